@@ -1,0 +1,91 @@
+"""Start-up cost of `refkv validate` beside check-jsonschema, and the cost of a plan in a large batch.
+
+    python bench/validate.py [--rounds 15] [--plans 1000]
+
+Goals: at least 2x less CPU than check-jsonschema on the same files and schema; at most 2.5x the CPU of importing click,
+yaml and jsonschema; 1,000 plans in one call at no more than 3 ms each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from timing import interleave, interval, ratios, table, verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+PLANS = sorted((ROOT / "plans").glob("*.yaml"))
+SCHEMA = ROOT / "schemas" / "plan.v1.schema.json"
+
+
+def cpu_seconds(command: Sequence[str]) -> float:
+    """User and system time of a process that must succeed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def contestants() -> dict[str, Callable[[], float]]:
+    """What is timed, by name."""
+    script = Path(sys.executable).with_name("check-jsonschema")
+    files = [str(p) for p in PLANS]
+    refkv = [sys.executable, "-m", "refkv_policy.cli", "validate", *files]
+    commands = {
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "import click, yaml, jsonschema": [sys.executable, "-c", "import click, yaml, jsonschema"],
+        "refkv validate": refkv,
+        "check-jsonschema": [str(script), "--schemafile", str(SCHEMA), *files],
+    }
+    if not script.exists():
+        print("check-jsonschema is not installed: pip install 'refkv-policy[bench]'", file=sys.stderr)
+        del commands["check-jsonschema"]
+    return {name: lambda command=command: cpu_seconds(command) for name, command in commands.items()}
+
+
+def batch(count: int) -> float:
+    """CPU seconds a plan, of `count` copies of the shipped plans (each a file of its own name) in one call."""
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(count):
+            text = PLANS[i % len(PLANS)].read_text()
+            (Path(folder) / f"plan{i:04}.yaml").write_text(text + f"# copy {i}\n")
+        return cpu_seconds([sys.executable, "-m", "refkv_policy.cli", "validate", folder]) / count
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--plans", type=int, default=1000)
+    options = parser.parse_args()
+    runs = contestants()
+    for run in runs.values():
+        run()  # bytecode is written on the first call
+    readings = interleave(runs, options.rounds)
+    rows = []
+    for name, values in readings.items():
+        low, high = interval(values)
+        rows.append([name, f"{statistics.median(values) * 1e3:.0f}", f"{low * 1e3:.0f} to {high * 1e3:.0f}"])
+    print(f"CPU time of one process on {len(PLANS)} plans, {options.rounds} interleaved rounds")
+    print(table(["", "median ms", "95 %"], rows))
+    ours = readings["refkv validate"]
+    imports, *span = ratios(ours, readings["import click, yaml, jsonschema"])
+    print(f"\nrefkv validate / imports: {imports:.2f} ({span[0]:.2f} to {span[1]:.2f})")
+    print(verdict(imports <= 2.5, "at most 2.5x the imports"))
+    if "check-jsonschema" in readings:
+        gain, *span = ratios(readings["check-jsonschema"], ours)
+        print(f"check-jsonschema / refkv validate: {gain:.2f} ({span[0]:.2f} to {span[1]:.2f})")
+        print(verdict(gain >= 2, "at least 2x less CPU"))
+    each = min(batch(options.plans) for _ in range(3))
+    print(f"{options.plans} plans in one call: {each * 1e3:.2f} ms CPU each (best of 3)")
+    print(verdict(each <= 3e-3, "at most 3 ms each"))
+
+
+if __name__ == "__main__":
+    main()

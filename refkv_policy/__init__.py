@@ -1,0 +1,42 @@
+"""refkv: a declarative policy engine for diffusion-model caches.
+
+    plan = refkv.load_plan("plans/wan21_p1_k4.yaml")
+    table = refkv.compile_plan(plan, profile="wan2.1-vace-mini", steps=30)
+    with refkv.attach(pipe, table, audit="run.jsonl") as session:
+        frames = pipe(...).frames
+    session.summary
+
+Importing this package imports no torch; `attach` does, when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from refkv_policy.plan.diagnostic import Diagnostic, PlanError, RefkvError
+
+if TYPE_CHECKING:
+    from refkv_policy.compiler import HookTable as HookTable
+    from refkv_policy.compiler import compile_plan as compile_plan
+    from refkv_policy.plan import Plan as Plan
+    from refkv_policy.plan import load_plan as load_plan
+    from refkv_policy.profiles import Profile as Profile
+    from refkv_policy.runtime import Session as Session
+    from refkv_policy.runtime import attach as attach
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "HookTable": "compiler", "compile_plan": "compiler", "Plan": "plan", "load_plan": "plan", "Profile": "profiles",
+    "Session": "runtime", "attach": "runtime",
+}
+
+__all__ = ["Diagnostic", "PlanError", "RefkvError", "__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

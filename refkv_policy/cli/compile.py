@@ -1,0 +1,65 @@
+"""`refkv compile`: write the lock beside each plan, or check that it is the one there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from refkv_policy.cli.find import STDIN, find_plans
+from refkv_policy.cli.group import FALLS_SHORT, Failure, say
+
+
+@click.command("compile")
+@click.argument("plans", nargs=-1, metavar="[PLAN]...")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a lock is missing or stale.")
+@click.option("--stdout", "to_stdout", is_flag=True, help="Print the lock instead of writing it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: each plan's lock and what became of it.")
+@click.pass_context
+def compile_(ctx: click.Context, plans: tuple[str, ...], check: bool, to_stdout: bool, as_json: bool) -> None:
+    """Compile plans to their locks.
+
+    PLAN is a file, a folder or a glob; without one, the folder plans/. The lock x.lock beside x.yaml holds the table of
+    each model and step count the plan lists: commit it, and review it in every change.
+    """
+    from refkv_policy.compiler.lock import check_lock, lock_path, lock_text, write_lock
+    from refkv_policy.plan import PlanError, load_plan
+
+    files = find_plans(plans or ("plans",))
+    if STDIN in files:
+        raise Failure("a lock belongs beside its plan, and the standard input has no place; name a file")
+    results: dict[str, str] = {}
+    for file in files:
+        try:
+            plan = load_plan(file)
+            lock = lock_path(file)
+            if to_stdout:
+                click.echo(lock_text(plan), nl=False)
+                results[file] = "printed"
+            elif check:
+                fault = check_lock(plan, lock)
+                results[file] = "stale" if fault else "current"
+                if fault:
+                    say(f"{fault}\n  mend: {fault.mend}")
+            else:
+                results[file] = "written" if write_lock(plan, lock) else "current"
+        except PlanError as error:
+            say(str(error))
+            results[file] = "unsound"
+        except OSError as error:
+            raise Failure(f"cannot write {lock_path(file)}: {error.strerror}; check the folder's permissions") from error
+    _report(results, as_json, quiet=to_stdout)
+    if {"stale", "unsound"} & set(results.values()):
+        ctx.exit(FALLS_SHORT)
+
+
+def _report(results: dict[str, str], as_json: bool, quiet: bool) -> None:
+    if as_json:
+        plans = [{"plan": file, "lock": str(Path(file).with_suffix(".lock")), "state": s} for file, s in results.items()]
+        click.echo(json.dumps({"format_version": 1, "plans": plans}, indent=2))
+        return
+    if quiet:
+        return
+    for file, state in results.items():
+        say(f"{Path(file).with_suffix('.lock')}: {state}")

@@ -1,0 +1,125 @@
+"""The group of commands: lazy, with suggestions, and the one place where an exception becomes a sentence."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from refkv_policy.plan.diagnostic import PlanError, RefkvError
+
+FINE, FALLS_SHORT, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
+"""Exit statuses. 130 is what shells report for a command ended by Ctrl-C."""
+
+COMMANDS = ("run", "validate", "compile", "explain", "audit", "plans", "models")
+"""Each is a module of this package that defines a command of its own name (a trailing underscore where Python objects)."""
+
+
+class Failure(RefkvError):
+    """The command could not do its work: the sentence says why and what to do. status is the exit status."""
+
+    def __init__(self, sentence: str, status: int = COULD_NOT) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Commands(click.Group):
+    """A group that imports a command's module when it is named, so that `validate` never waits for `run`'s imports."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+        self.params.append(
+            click.Option(
+                ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+            )
+        )
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command there is, in the order in which a person meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, None where there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"refkv_policy.cli.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with a suggestion for a mistyped name."""
+        name = args[0]
+        if not name.startswith("-") and name not in COMMANDS:
+            ctx.fail(f"there is no command {name!r}{did_you_mean(name, COMMANDS)} Commands: {', '.join(COMMANDS)}.")
+        return super().resolve_command(ctx, args)
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
+        """Run a command line and exit with its status; every exception is told as one sentence on stderr."""
+        if not standalone_mode:
+            return super().main(args, prog_name, standalone_mode=False, **extra)
+        sys.exit(self._guarded(args, prog_name, extra))
+
+    def _guarded(self, args: Sequence[str] | None, prog_name: str | None, extra: dict[str, Any]) -> int:
+        try:
+            status = super().main(args, prog_name, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except click.exceptions.Exit as stop:
+            return stop.exit_code
+        except click.ClickException as error:
+            error.show()
+            return COULD_NOT
+        except (click.Abort, KeyboardInterrupt):
+            say("interrupted")
+            return INTERRUPTED
+        except Failure as error:
+            return tell(error, error.status)
+        except PlanError as error:
+            return tell(error, FALLS_SHORT)
+        except RefkvError as error:
+            return tell(error, COULD_NOT)
+        except BrokenPipeError:
+            # The reader of our output has gone (`refkv … | head`): nothing is left to say, not even at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return FINE
+        except Exception as error:
+            kind = type(error).__name__
+            hint = "set REFKV_DEBUG=1 to see where"
+            return tell(error, COULD_NOT, f"{kind}: {str(error).strip() or 'no message'} ({hint})")
+        return status if isinstance(status, int) else FINE
+
+
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """`; did you mean 'x'?` for the closest of `names`, or `.`, to close a sentence with."""
+    close = difflib.get_close_matches(name, names, 1, 0.5)
+    return f"; did you mean {close[0]!r}?" if close else "."
+
+
+def say(text: str) -> None:
+    """One line to stderr: progress and notes, never data."""
+    click.echo(text, err=True)
+
+
+def tell(error: BaseException, status: int, sentence: str | None = None) -> int:
+    """Say an error on stderr, with its traceback under REFKV_DEBUG=1; gives back the status."""
+    if os.environ.get("REFKV_DEBUG") == "1":
+        traceback.print_exception(error)
+    say(f"refkv: {sentence or error}")
+    return status
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from refkv_policy import __version__
+
+        click.echo(f"refkv {__version__}")
+        ctx.exit()

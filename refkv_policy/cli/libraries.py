@@ -1,0 +1,88 @@
+"""The heavy libraries: asked for in one place, quietened, and a sentence where they are missing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from refkv_policy.cli.group import Failure
+from refkv_policy.cli.model_folder import ModelFolder
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers import WanVACEPipeline
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@contextmanager
+def needs_run_extra() -> Iterator[None]:
+    """Turn a missing library into a sentence. Raises Failure."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Failure(f"this needs {error.name}: pip install 'refkv-policy[run]'") from error
+
+
+def quieten() -> None:
+    """Let the libraries' loading bars and advice not mix with our output; errors still show."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import diffusers
+    import transformers
+
+    diffusers.utils.logging.set_verbosity_error()
+    diffusers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def choose_device(wanted: str | None) -> torch.device:
+    """The device asked for, or the best there is. Raises Failure for one that is not there."""
+    with needs_run_extra():
+        import torch
+    if wanted is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+        torch.empty(1, device=device)
+    except Exception as error:  # each backend raises its own kind
+        reason = str(error).strip().splitlines()[0]
+        raise Failure(f"--device {wanted} cannot be used here: {reason}; leave it out, or say cpu") from error
+    return device
+
+
+def choose_dtype(wanted: str | None, device: torch.device) -> torch.dtype:
+    """The dtype asked for, or bfloat16 on an accelerator and float32 on a CPU."""
+    import torch
+
+    name = wanted or ("float32" if device.type == "cpu" else "bfloat16")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def load_pipeline(model: ModelFolder, dtype: torch.dtype, device: torch.device, offload: bool) -> WanVACEPipeline:
+    """The pipeline of a folder on its device; its VAE in float32, as the model's authors advise. Raises Failure."""
+    with needs_run_extra():
+        import torch
+        from diffusers import WanVACEPipeline
+    quieten()
+    if offload and device.type == "cpu":
+        raise Failure("--offload moves parts between an accelerator and host memory; there is no accelerator in use")
+    dtypes: dict[str, Any] = {"default": dtype, "vae": torch.float32}
+    try:
+        pipe = WanVACEPipeline.from_pretrained(model.path, torch_dtype=dtypes, use_safetensors=True, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, TypeError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise Failure(f"{model.path} cannot be loaded: {reason}; check that the folder is whole") from error
+    pipe.set_progress_bar_config(disable=True)
+    if offload:
+        pipe.enable_model_cpu_offload(device=device)
+    else:
+        pipe.to(device)
+    return pipe

@@ -1,0 +1,57 @@
+"""`refkv models`: the profiles that plans are compiled against."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+@click.command("models")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def models(as_json: bool) -> None:
+    """List the known models: dimensions, layer map, named sets of layers."""
+    from refkv_policy.profiles import load_profile, names
+
+    entries: list[dict[str, Any]] = []
+    for name in names():
+        profile = load_profile(name)
+        entries.append(
+            {
+                "name": name,
+                "title": profile.title,
+                "main_blocks": profile.main_blocks,
+                "vace_at": list(profile.vace_at),
+                "dim": profile.dim,
+                "ffn_dim": profile.ffn_dim,
+                "heads": profile.heads,
+                "text_tokens": profile.text_tokens,
+                "sets": {stack: dict(named) for stack, named in profile.sets.items()},
+                "digest": profile.digest,
+                "embedded": _embedded(name),
+            }
+        )
+    if as_json:
+        click.echo(json.dumps({"format_version": 1, "models": entries}, indent=2))
+        return
+    for e in entries:
+        weights = "embedded: `refkv run` needs nothing else" if e["embedded"] else "weights: `refkv run --model DIR`"
+        click.echo(f"{e['name']}  {e['title']} ({weights})")
+        click.echo(f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads")
+        click.echo(f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}")
+        for stack, named in e["sets"].items():
+            for label, selector in named.items():
+                click.echo(f"  {stack}[{label}] is {stack}[{selector}]")
+
+
+def _embedded(name: str) -> bool:
+    from refkv_policy.mini import MODEL_NAME, model_path
+
+    if name != MODEL_NAME:
+        return False
+    try:
+        model_path()
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,42 @@
+"""`refkv plans`: the plans that come with refkv."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from refkv_policy.cli.find import shipped_plans
+
+
+@click.command("plans")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def plans(as_json: bool) -> None:
+    """List the shipped plans: what each does, for which models and step counts."""
+    from refkv_policy.plan import load_plan
+
+    entries: list[dict[str, Any]] = []
+    for path in shipped_plans():
+        plan = load_plan(path)
+        entries.append(
+            {
+                "name": path.stem,
+                "path": str(path),
+                "purpose": plan.purpose,
+                "tiers": sorted({rule.tier for rule in plan.caches}),
+                "methods": sorted({rule.method for rule in plan.caches}),
+                "models": list(plan.models),
+                "steps": list(plan.run.steps),
+                "description": " ".join(plan.description.split()),
+            }
+        )
+    if as_json:
+        click.echo(json.dumps({"format_version": 1, "plans": entries}, indent=2))
+        return
+    width = max(len(e["name"]) for e in entries) if entries else 0
+    for e in entries:
+        steps = ", ".join(map(str, e["steps"]))
+        click.echo(f"{e['name']:<{width}}  {'+'.join(e['tiers']) or 'none'}  {e['purpose']}, {steps} steps")
+        click.echo(f"{'':<{width}}  {e['description']}")
+        click.echo(f"{'':<{width}}  for {', '.join(e['models'])}")

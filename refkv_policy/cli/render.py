@@ -1,0 +1,154 @@
+"""Diagnostics as text for people, editors and CI. Each format is one function in one dict; sarif will be another."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from refkv_policy.plan.catalogue import RULES
+from refkv_policy.plan.diagnostic import Diagnostic, Span
+from refkv_policy.plan.reader import in_order
+from refkv_policy.plan.source import lines
+
+FORMAT_VERSION = 1
+WIDTH = 100
+"""Longest stretch of a source line that a snippet shows."""
+
+Sources = Mapping[str, str]
+Style = Callable[..., str]
+
+
+def render(
+    diagnostics: Iterable[Diagnostic], form: str = "text", sources: Sources | None = None, color: bool = False
+) -> str:
+    """The diagnostics in one of FORMATS, by file and place, ending in a line break unless empty.
+
+    sources: the text of each file, for snippets; a file that is not there gets none. Raises KeyError for a format that
+    does not exist.
+    """
+    return FORMATS[form](in_order(diagnostics), sources or {}, color)
+
+
+def _text(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) -> str:
+    style = _style(color)
+    split = {file: lines(text.removeprefix("\ufeff")) for file, text in sources.items()}
+    blocks = []
+    for d in diagnostics:
+        head = f"{style(_place(d), bold=True)}: {style(d.severity, fg=_COLORS[d.severity], bold=True)}"
+        block = [f"{head} {style(d.code, bold=True)} {_one_line(d.message)}"]
+        if d.span is not None and d.span.line <= len(split.get(d.file, ())):
+            block += _snippet(split[d.file], d.span, style, _COLORS[d.severity])
+        block.append(f"  {style('mend:', fg='green', bold=True)} {_one_line(d.mend)}")
+        blocks.append("\n".join(block) + "\n")
+    return "\n".join(blocks)
+
+
+def _concise(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) -> str:
+    style = _style(color)
+    return "".join(
+        f"{_place(d)}: {style(d.severity, fg=_COLORS[d.severity])} {d.code} {_one_line(d.message)}\n"
+        for d in diagnostics
+    )
+
+
+def _json(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) -> str:
+    entries = [
+        {
+            "code": d.code,
+            "name": RULES[d.code].name if d.code in RULES else None,
+            "severity": d.severity,
+            "message": d.message,
+            "mend": d.mend,
+            "file": d.file,
+            "range": None if d.span is None else _range(d.span),
+        }
+        for d in diagnostics
+    ]
+    return json.dumps({"format_version": FORMAT_VERSION, "diagnostics": entries}, indent=2) + "\n"
+
+
+def _github(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) -> str:
+    commands = {"error": "error", "warning": "warning", "note": "notice"}
+    out = []
+    for d in diagnostics:
+        title = f"{d.code} {RULES[d.code].name}" if d.code in RULES else d.code
+        fields: dict[str, object] = {"title": title, "file": d.file}
+        if d.span is not None:
+            fields |= {"line": d.span.line, "endLine": d.span.end_line}
+            if d.span.line == d.span.end_line:  # columns of a span over several lines are refused
+                fields |= {"col": d.span.column, "endColumn": d.span.end_column}
+        properties = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in fields.items())
+        message = _escaped(f"{d.message}\nmend: {d.mend}")
+        out.append(f"::{commands[d.severity]} {properties}::{message}\n")
+    return "".join(out)
+
+
+FORMATS: dict[str, Callable[[tuple[Diagnostic, ...], Sources, bool], str]] = {
+    "text": _text,
+    "concise": _concise,
+    "json": _json,
+    "github": _github,
+}
+
+_COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+def _style(color: bool) -> Style:
+    if not color:
+        return lambda text, **_: text
+    import click  # here, since most calls need no colour
+
+    return click.style
+
+
+def _place(d: Diagnostic) -> str:
+    file = _one_line(d.file)
+    return file if d.span is None else f"{file}:{d.span.line}:{d.span.column}"
+
+
+def _range(span: Span) -> dict[str, Any]:
+    return {
+        "start": {"line": span.line, "column": span.column},
+        "end": {"line": span.end_line, "column": span.end_column},
+    }
+
+
+def _snippet(source: list[str], span: Span, style: Style, color: str) -> list[str]:
+    """The line of a span with carets below it. Of a span over several lines, its first line."""
+    line = source[span.line - 1]
+    start = span.column - 1
+    end = span.end_column - 1 if span.end_line == span.line else max(len(line.rstrip()), start + 1)
+    crop = 0 if len(line) <= WIDTH else max(0, min(start - WIDTH // 4, len(line) - WIDTH))
+    shown = line[crop : crop + WIDTH]
+    start, end = start - crop, min(end - crop, WIDTH)
+    before, under = _drawn(shown[:start]), _drawn(shown[start:end])
+    left, right = "…" if crop else "", "…" if crop + WIDTH < len(line) else ""
+    gutter, blank = f"{span.line} |", " " * len(str(span.line)) + " |"
+    carets = style("^" * max(1, _width(under)), fg=color, bold=True)
+    return [
+        f"  {style(gutter, fg='blue')} {left}{_drawn(shown)}{right}",
+        f"  {style(blank, fg='blue')} {' ' * (len(left) + _width(before))}{carets}",
+    ]
+
+
+def _drawn(text: str) -> str:
+    """The text as a terminal can show it: a tab as one space, whatever could steer the terminal as `�`."""
+    return "".join(c if c.isprintable() else " " if c == "\t" else "�" for c in text)
+
+
+def _width(text: str) -> int:
+    """Columns a terminal needs for it."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _one_line(text: str) -> str:
+    return _drawn(" ".join(text.splitlines()) if "\n" in text or "\r" in text else text)
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """A value of a GitHub workflow command: `%`, CR and LF escaped, in a property `:` and `,` too."""
+    for character in "%\r\n" + more:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

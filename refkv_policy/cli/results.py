@@ -1,0 +1,205 @@
+"""The results of a run: its folder, the two runs, the comparison, and the summary of what was measured."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import refkv_policy as refkv
+from refkv_policy.cli.execute import Difference, Generated, difference, generate
+from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, say
+from refkv_policy.cli.job import Job
+from refkv_policy.cli.progress import progress
+from refkv_policy.cli.summary import prediction_json, site_lines
+from refkv_policy.compiler import human_bytes
+from refkv_policy.compiler.lock import write_lock
+from refkv_policy.video import side_by_side, write_clip
+
+if TYPE_CHECKING:
+    from diffusers import WanVACEPipeline
+
+    from refkv_policy.runtime.summary import Summary
+
+OUTPUT, COMPARE, LOG = "output.mp4", "compare.mp4", "audit.jsonl"
+
+UNEVEN = 0.15
+"""Largest relative difference in processor time a second at which two runs on a CPU are compared without a warning."""
+
+
+class Results:
+    """Owns the folder of one run and what was measured in it."""
+
+    def __init__(self, job: Job, dtype: str, device: str) -> None:
+        self.job, self.dtype, self.device = job, dtype, device
+        self.predicted = job.predict(dtype)
+        self.files: list[Path] = []
+        self.planned: Generated | None = None
+        self.uncached: Generated | None = None
+        self.summary: Summary | None = None
+        self.head: str | None = None
+
+    @classmethod
+    def open(cls, job: Job, dtype: str, device: str) -> Results:
+        """Make the folder, put earlier results out of the way and write the lock. Raises Failure."""
+        results = cls(job, dtype, device)
+        lock = job.out / f"{job.plan_path.stem}.lock"
+        try:
+            job.out.mkdir(parents=True, exist_ok=True)
+            for name in (OUTPUT, COMPARE):
+                (job.out / name).unlink(missing_ok=True)
+            _set_aside(job.out / LOG)
+            write_lock(job.plan, lock)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise Failure(f"cannot write into {job.out}: {reason}; choose another folder with --out") from error
+        results.files.append(lock)
+        return results
+
+    def warm_up(self, pipe: WanVACEPipeline) -> None:
+        """One uncached step, so that neither of the timed runs pays for what only the first call does."""
+        generate(pipe, self.job, lambda: None, steps=1)
+
+    def run_planned(self, pipe: WanVACEPipeline) -> None:
+        """Run under the plan; leaves the audit log, also when interrupted, and the output."""
+        steps, log = len(self.job.table.evaluated), self.job.out / LOG
+        self.files.append(log)
+        with refkv.attach(pipe, self.job.table, audit=log, header=self._header()) as session:
+
+            def counts() -> str:
+                return f"hits {session.summary.hits} misses {session.summary.misses}"
+
+            with progress("planned", steps, counts) as step:
+                self.planned = generate(pipe, self.job, step)
+        self.summary = session.summary
+        self._write(OUTPUT, self.planned.pixels)
+
+    def _header(self) -> dict[str, Any]:
+        """What only this command knows of the request, for its log."""
+        assert self.job.inputs is not None
+        clip = hashlib.sha256(self.job.inputs.clip.frames.tobytes()).hexdigest()
+        return {
+            "seed": self.job.seed,
+            "guidance": self.job.guidance,
+            "clip": {"name": Path(self.job.inputs.clip.source).name, "frames": f"sha256:{clip}"},
+        }
+
+    def run_uncached(self, pipe: WanVACEPipeline) -> None:
+        """The same request without the plan; leaves the comparison."""
+        assert self.planned is not None and self.job.inputs is not None
+        with progress("uncached", self.job.table.steps) as step:
+            self.uncached = generate(pipe, self.job, step)
+        panels = [("input", self.job.inputs.clip.frames), ("uncached", self.uncached.pixels)]
+        self._write(COMPARE, side_by_side([*panels, (f"planned: {self.job.plan.name}", self.planned.pixels)]))
+
+    def _write(self, name: str, frames: Any) -> None:
+        assert self.job.inputs is not None
+        write_clip(self.job.out / name, frames, self.job.inputs.clip.fps)
+        self.files.append(self.job.out / name)
+
+    @property
+    def outcome(self) -> str:
+        """How the request ended."""
+        assert self.summary is not None
+        return self.summary.requests[-1].outcome if self.summary.requests else "incomplete"
+
+    @property
+    def status(self) -> int:
+        """The exit status: a run that served less than its table fell short of the plan."""
+        return FINE if self.outcome == "finished" else FALLS_SHORT
+
+    @property
+    def difference(self) -> Difference | None:
+        """Planned against uncached pixels, where both ran."""
+        return difference(self.planned, self.uncached) if self.planned and self.uncached else None
+
+    def sites(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """(hits, misses) by site and branch, as they were counted while running."""
+        assert self.summary is not None
+        return {
+            site: {branch: (t.hits, t.misses) for branch, t in by_branch.items()}
+            for site, by_branch in self.summary.sites.items()
+            if site in self.predicted.sites
+        }
+
+    def text(self) -> str:
+        """The summary for a person."""
+        assert self.planned is not None and self.summary is not None
+        predicted, measured = self.predicted, self.summary
+        counts = (predicted.tally.hits, predicted.tally.misses)
+        lines = ["", f"{self.outcome}, {measured.departures} departures", self._latency()]
+        if (gap := self.difference) is not None:
+            lines.append(
+                f"pixel difference from uncached: mean {gap.mean:.3%}, worst frame {gap.worst_frame:.3%}, "
+                f"largest of one value {gap.largest:.1%}"
+            )
+        lines.append(
+            f"hits {measured.hits} of {counts[0]} predicted, misses {measured.misses} of {counts[1]}; "
+            f"peak cache {human_bytes(measured.bytes_peak)} of {human_bytes(predicted.bytes_peak)} predicted"
+        )
+        expected = {s: {b: (t.hits, t.misses) for b, t in by.items()} for s, by in predicted.sites.items()}
+        lines += site_lines(self.sites().items())
+        if self.sites() != expected:
+            lines += ["predicted were:", *site_lines(expected.items())]
+        lines += [f"  departed ({reason}): {count}" for reason, count in measured.reasons.items()]
+        lines += ["", *(str(path) for path in self.files)]
+        return "\n".join(lines)
+
+    def _latency(self) -> str:
+        assert self.planned is not None
+        planned = self.planned.denoise_seconds
+        line = f"denoising: planned {planned:.2f} s"
+        if self.uncached is not None:
+            uncached = self.uncached.denoise_seconds
+            line += f", uncached {uncached:.2f} s: {uncached / planned:.2f}x (predicted {self.predicted.speedup:.2f}x; one run each)"
+            shares = self.planned.share_of_machine, self.uncached.share_of_machine
+            if self.device == "cpu" and abs(shares[0] / shares[1] - 1) > UNEVEN:
+                line += " — not comparable: something else kept the machine busy meanwhile"
+        return f"{line}; whole call {self.planned.total_seconds:.2f} s"
+
+    def json(self) -> dict[str, Any]:
+        """The summary for a machine."""
+        assert self.planned is not None and self.summary is not None and self.job.inputs is not None
+        gap = self.difference
+        return {
+            **prediction_json(self.job, self.predicted, self.dtype),
+            "clip": self.job.inputs.clip.source,
+            "fps": self.job.inputs.clip.fps,
+            "device": self.device,
+            "outcome": self.outcome,
+            "measured": {
+                "hits": self.summary.hits,
+                "misses": self.summary.misses,
+                "departures": dict(self.summary.reasons),
+                "bytes_peak": self.summary.bytes_peak,
+                "sites": {
+                    site: {branch: {"hits": hits, "misses": misses} for branch, (hits, misses) in by.items()}
+                    for site, by in self.sites().items()
+                },
+                **_run_json(self.planned),
+            },
+            "uncached": None if self.uncached is None else _run_json(self.uncached),
+            "difference": None if gap is None else asdict(gap),
+            "files": [str(path) for path in self.files],
+        }
+
+
+def _run_json(run: Generated) -> dict[str, Any]:
+    return {
+        "denoise_seconds": run.denoise_seconds,
+        "total_seconds": run.total_seconds,
+        "cpu_seconds": run.cpu_seconds,
+        "memory_peak": run.memory,
+    }
+
+
+def _set_aside(log: Path) -> None:
+    """Keep an earlier audit log under a name that tells when it was written: a record is not overwritten."""
+    if not log.exists():
+        return
+    written = datetime.datetime.fromtimestamp(log.stat().st_mtime)
+    kept = log.with_name(f"{log.stem}-{written:%Y%m%dT%H%M%S%f}{log.suffix}")
+    log.rename(kept)
+    say(f"note: the earlier {log.name} is kept as {kept.name}")

@@ -1,0 +1,85 @@
+"""`refkv validate`: is every plan sound, on each model and step count it lists?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+import click
+
+from refkv_policy.cli.find import STDIN, find_plans
+from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, say
+from refkv_policy.plan.diagnostic import Diagnostic
+
+FORMATS = ("text", "concise", "json", "github")
+STDIN_NAME = "<stdin>"
+NO_FILE = frozenset({"RKV001", "RKV002", "RKV003"})
+"""Codes of a file that could not be read at all: the command could not do its work."""
+
+
+@click.command("validate")
+@click.argument("plans", nargs=-1, metavar="[PLAN]...")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
+              help="text shows the line, concise is one line a fault, json and github are for machines.")  # fmt: skip
+@click.pass_context
+def validate(ctx: click.Context, plans: tuple[str, ...], form: str) -> None:
+    """Check plans.
+
+    PLAN is a file, a folder, a glob, or - for the standard input; without one, the folder plans/. Needs no torch and
+    no model. Exit status: 0 all are sound, 1 at least one is not, 2 a file could not be read.
+    """
+    from refkv_policy.cli.render import render
+
+    files = find_plans(plans or ("plans",), missing=True)
+    sources: dict[str, str] = {}
+    found: list[Diagnostic] = []
+    for file in files:
+        found += _check(file, sources)
+    output = render(found, form, sources, color=form == "text" and _colourful())
+    click.echo(output, nl=False)
+    faulty = {d.file for d in found if d.severity == "error"}
+    if form in ("text", "concise"):
+        say(_verdict(len(files), len(faulty), found))
+    ctx.exit(_status(found, faulty))
+
+
+def _check(file: str, sources: dict[str, str]) -> Iterable[Diagnostic]:
+    """Every fault of one plan; the text of a faulty one goes to `sources`."""
+    from refkv_policy.compiler import check_plan
+    from refkv_policy.plan import parse_plan
+    from refkv_policy.plan.yaml_subset import decode, read_text
+
+    if file == STDIN:
+        file = STDIN_NAME
+        text, faults = decode(sys.stdin.buffer.read(), file)
+    else:
+        text, faults = read_text(file)
+    if text is None:
+        return faults
+    plan, faults = parse_plan(text, file)
+    if plan is not None:
+        faults = (*faults, *check_plan(plan))
+    if faults:
+        sources[file] = text
+    return faults
+
+
+def _verdict(count: int, faulty: int, found: list[Diagnostic]) -> str:
+    plans = f"{count} plan{'s' if count != 1 else ''}"
+    warnings = sum(d.severity == "warning" for d in found)
+    also = f", {warnings} warning{'s' if warnings != 1 else ''}" if warnings else ""
+    if not faulty:
+        return f"{plans}: sound{also}"
+    errors = sum(d.severity == "error" for d in found)
+    return f"{plans}: {faulty} unsound, {errors} error{'s' if errors != 1 else ''}{also}"
+
+
+def _status(found: list[Diagnostic], faulty: set[str]) -> int:
+    if any(d.code in NO_FILE for d in found):
+        return COULD_NOT
+    return FALLS_SHORT if faulty else FINE
+
+
+def _colourful() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -1,0 +1,170 @@
+"""The compiler: Plan × Profile × steps → HookTable, with every semantic check, a prediction and a lock."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from refkv_policy.compiler import rules
+from refkv_policy.compiler.build import build, layout_of
+from refkv_policy.compiler.predict import Prediction, Tally, branches_of, call_order, predict
+from refkv_policy.compiler.static import check_acknowledgements, check_run, sound_rules
+from refkv_policy.compiler.table import BRANCHES, HookTable, Layout, Row, TableRule, retained
+from refkv_policy.plan.diagnostic import Diagnostic, PlanError, errors
+from refkv_policy.plan.model import CacheRule, Plan
+from refkv_policy.profiles import ANY, Profile, ProfileError, load_profile
+from refkv_policy.profiles.cost import Workload
+
+__all__ = [
+    "BRANCHES", "HookTable", "Layout", "Prediction", "Row", "TableRule", "Tally", "Workload", "branches_of", "call_order",
+    "check_plan", "compile_all", "compile_plan", "layout_of", "plan_profiles", "predict", "profile_for", "retained",
+]
+
+
+def check_plan(plan: Plan, today: datetime.date | None = None) -> tuple[Diagnostic, ...]:
+    """Every semantic fault of a plan, on each model and step count it lists, in the order of the text.
+
+    today: the day acknowledgements are judged on; the present one unless given. Never raises.
+    """
+    return _check(plan, today)[1]
+
+
+def compile_all(plan: Plan, today: datetime.date | None = None) -> dict[tuple[str, int], HookTable]:
+    """The tables of every (profile name, step count) the plan lists; `any` has none. Raises PlanError on any error."""
+    tables, diagnostics = _check(plan, today)
+    if errors(diagnostics):
+        raise PlanError(diagnostics)
+    return tables
+
+
+def compile_plan(
+    plan: Plan, profile: str | Profile | Any, steps: int, today: datetime.date | None = None
+) -> HookTable:
+    """The table of one model and step count.
+
+    profile: a name from the plan's `models`, a `Profile`, or a transformer, whose architecture picks one of them.
+    Raises PlanError when the plan is unsound, or not reviewed for that model or step count.
+    """
+    chosen = profile_for(plan, profile)
+    document = plan.document
+    if steps not in plan.run.steps:
+        listed = ", ".join(map(str, plan.run.steps))
+        raise PlanError([rules.NOT_FOR_STEPS.at(document.file, document.span(("run", "steps")), steps=steps, listed=listed)])
+    found = list(_check_static(plan, today))
+    if errors(found):
+        raise PlanError(found)
+    table, built = build(plan, chosen, steps, _applying(plan, chosen))
+    if table is None:
+        raise PlanError([*found, *built])
+    return table
+
+
+def plan_profiles(plan: Plan) -> tuple[Profile, ...]:
+    """The profiles a plan names, `any` left out. Raises ProfileError for one that does not exist."""
+    base = Path(plan.document.file).parent
+    return tuple(load_profile(name, base) for name in plan.models if name != ANY)
+
+
+def profile_for(plan: Plan, profile: str | Profile | Any) -> Profile:
+    """The profile that the plan is compiled against for a name, a profile or a transformer.
+
+    Raises PlanError when the plan does not list it, ValueError when the object is not a Wan VACE transformer.
+    """
+    try:
+        listed = plan_profiles(plan)
+        if isinstance(profile, str):
+            found = next((p for p in listed if p.name == profile), None)
+            if found is None and ANY in plan.models:
+                found = load_profile(profile, Path(plan.document.file).parent)
+            name = profile
+        else:
+            mine = profile if isinstance(profile, Profile) else Profile.from_transformer(profile)
+            found = next((p for p in listed if p.same_model(mine)), None)
+            name = mine.name
+            if found is None:
+                shipped = next((p for p in map(load_profile, _names()) if p.same_model(mine)), mine)
+                name = shipped.name
+                found = shipped if ANY in plan.models else None
+    except ProfileError as error:
+        span = plan.document.span(("models",))
+        raise PlanError([rules.UNKNOWN_PROFILE.at(plan.document.file, span, message=str(error))]) from error
+    if found is None:
+        span = plan.document.span(("models",))
+        fields = {"model": name, "listed": ", ".join(plan.models)}
+        raise PlanError([rules.NOT_FOR_PROFILE.at(plan.document.file, span, **fields)])
+    return found
+
+
+def _names() -> tuple[str, ...]:
+    from refkv_policy.profiles import names
+
+    return names()
+
+
+def _applying(plan: Plan, profile: Profile) -> Iterator[tuple[CacheRule, Any]]:
+    """The sound rules that apply to a profile; `rule.models` holds the plan's own words for its models."""
+    base = Path(plan.document.file).parent
+    for rule, method in sound_rules(plan)[0]:
+        if rule.models is None or any(m == ANY or load_profile(m, base).name == profile.name for m in rule.models):
+            yield rule, method
+
+
+def _check_static(plan: Plan, today: datetime.date | None) -> Iterator[Diagnostic]:
+    """Faults that no model is needed for."""
+    sound, faults = sound_rules(plan)
+    yield from faults
+    yield from check_run(plan)
+    yield from check_acknowledgements(plan, sound, not faults, today or datetime.date.today())
+    base = Path(plan.document.file).parent
+    for index, name in enumerate(plan.models):
+        if name != ANY:
+            try:
+                load_profile(name, base)
+            except ProfileError as error:
+                span = plan.document.span(("models", index))
+                yield rules.UNKNOWN_PROFILE.at(plan.document.file, span, message=str(error))
+
+
+def _check(plan: Plan, today: datetime.date | None) -> tuple[dict[tuple[str, int], HookTable], tuple[Diagnostic, ...]]:
+    found = list(_check_static(plan, today))
+    tables: dict[tuple[str, int], HookTable] = {}
+    if not any(d.code in (rules.UNKNOWN_PROFILE.code, rules.UNKNOWN_SAMPLER.code) for d in found):
+        for profile in plan_profiles(plan):
+            for steps in plan.run.steps:
+                table, built = build(plan, profile, steps, _applying(plan, profile))
+                found.extend(built)
+                if table is not None:
+                    tables[profile.name, steps] = table
+                    found.extend(_over_budget(plan, profile, table))
+    # One mistake shows at every model and step count; a person needs it once a place.
+    seen: dict[tuple[object, ...], Diagnostic] = {}
+    for diagnostic in found:
+        seen.setdefault((diagnostic.code, diagnostic.span), diagnostic)
+    return tables, tuple(sorted(seen.values(), key=lambda d: (d.span is not None, d.span, d.code)))
+
+
+def _over_budget(plan: Plan, profile: Profile, table: HookTable) -> Iterator[Diagnostic]:
+    by_name = {rule.name: rule for rule in plan.caches}
+    if all(rule.store.budget is None for rule in plan.caches):
+        return
+    for shape in plan.run.shapes:
+        work = Workload(profile.tokens(shape.width, shape.height, shape.frames), profile.text_tokens)
+        prediction = predict(table, profile, work, "bfloat16")
+        for name in prediction.over_budget:
+            rule = by_name[name]
+            yield rules.OVER_BUDGET.at(
+                plan.document.file, plan.document.span((*rule.path, "store", "budget")), name=name, shape=shape,
+                need=human_bytes(prediction.bytes_rule[name]), budget=human_bytes(rule.store.budget or 0),
+                model=profile.name, steps=table.steps,
+            )
+
+
+def human_bytes(count: int) -> str:
+    """`1.41 GiB`, `18.0 KiB`, `512 B`."""
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{int(value)} B" if units[0] == "B" else f"{value:.3g} {units[0]}"

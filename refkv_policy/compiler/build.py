@@ -1,0 +1,221 @@
+"""Plan × Profile × steps → HookTable: place the rules, derive the chain, and keep only what a later cell reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
+
+from refkv_policy.compiler import rules
+from refkv_policy.compiler.chain import Chain, is_saved, keep_only_read, resolve_chain
+from refkv_policy.compiler.place import Placed, Placing
+from refkv_policy.compiler.sigmas import sigma_grid
+from refkv_policy.compiler.table import BRANCHES, COMPUTE, COMPUTED, FORECAST, SERVED, HookTable, Layout, Row, TableRule
+from refkv_policy.methods.method import Grid, Method
+from refkv_policy.plan import plan_digest
+from refkv_policy.plan.diagnostic import Diagnostic
+from refkv_policy.plan.model import CacheRule, Plan
+from refkv_policy.plan.selectors import Site
+from refkv_policy.profiles import Profile
+
+Actions = dict[Site, dict[str, str]]
+"""Actions by site and branch."""
+
+
+def build(
+    plan: Plan, profile: Profile, steps: int, entries: Iterable[tuple[CacheRule, Method]]
+) -> tuple[HookTable | None, tuple[Diagnostic, ...]]:
+    """The table, and every fault found on the way; None when a fault is an error.
+
+    entries: the rules that apply to this profile and have no fault of their own.
+    """
+    entries = tuple(entries)
+    placing = Placing(plan, profile, steps)
+    sigmas = sigma_grid(plan.run.sampler, steps)
+    schedules = [e for e in entries if e[1].schedules]
+    grid = Grid(steps, tuple(range(steps)), sigmas)
+    step_row, grid, schedule = _schedule(placing, schedules, grid)
+    placed = list(placing.place([e for e in entries if not e[1].schedules], grid))
+    hints, chains = _hints(profile, placed, grid)
+    parts = _parts(placed, chains, grid)
+    _check_saving(placing, placed, hints, chains, parts, grid)
+    if any(d.severity == "error" for d in placing.diagnostics):
+        return None, tuple(placing.diagnostics)
+    used = ([schedule] if schedule else []) + placed
+    used.sort(key=lambda p: p.rule.path)
+    table = HookTable(
+        plan=plan.name,
+        plan_digest=plan_digest(plan),
+        profile=profile.name,
+        layout=layout_of(profile),
+        steps=steps,
+        evaluated=grid.evaluated,
+        sigmas=sigmas,
+        sampler=plan.run.sampler.name,
+        flow_shift=plan.run.sampler.flow_shift,
+        guidance=plan.run.guidance,
+        rules=tuple(_table_rule(p) for p in used),
+        rows=_rows(profile, grid, step_row, used, hints, chains, parts),
+        attention_dtype=plan.quantization.attention.dtype,
+        acknowledgements=tuple(
+            MappingProxyType({
+                "risk": a.risk, "by": a.by, "date": a.date.isoformat(), "reason": a.reason,
+                "expires": a.expires and a.expires.isoformat(), "evidence": a.evidence,
+            })
+            for a in plan.acknowledgements
+        ),
+    )
+    return table, tuple(placing.diagnostics)
+
+
+def layout_of(profile: Profile) -> Layout:
+    """What a table depends on of a profile."""
+    return Layout(
+        profile.family, profile.main_blocks, profile.vace_at, profile.dim, profile.ffn_dim, profile.heads, profile.patch
+    )
+
+
+def _table_rule(placed: Placed) -> TableRule:
+    rule, method = placed.rule, placed.method
+    risks = method.risks(rule.params)
+    return TableRule(
+        name=rule.name, method=method.name, tier=rule.tier, risk=", ".join(risks) or None,
+        history=placed.lowered.history, params=MappingProxyType(dict(rule.params)),
+        store_dtype=rule.store.dtype, store_device=rule.store.device, budget=rule.store.budget,
+    )
+
+
+def _schedule(placing: Placing, entries: Sequence[tuple[CacheRule, Method]], grid: Grid) -> tuple[str, Grid, Placed | None]:
+    """The `step` row, the grid that is left, and the rule that thinned it."""
+    for rule, _ in entries[1:]:
+        span = placing.plan.document.span((*rule.path, "method"))
+        placing.diagnostics.append(
+            rules.SCHEDULE_TWICE.at(placing.plan.document.file, span, name=rule.name, model=placing.profile.name)
+        )
+    for placed in placing.place(entries[:1], grid):
+        row = placed.lowered.actions
+        evaluated = tuple(s for s in grid.evaluated if row[s] in COMPUTED)
+        return row, Grid(grid.steps, evaluated, grid.sigmas), placed
+    return _default(grid), grid, None
+
+
+def _default(grid: Grid, reached: Iterable[int] | None = None) -> str:
+    """`.` at the steps that are run (and reached), `-` elsewhere."""
+    visited = set(grid.evaluated if reached is None else reached)
+    return "".join(COMPUTE if s in visited else "-" for s in range(grid.steps))
+
+
+def _hints(profile: Profile, placed: Sequence[Placed], grid: Grid) -> tuple[Actions, dict[str, Chain]]:
+    """The hints' actions and, for each branch, the chain they need."""
+    hints: Actions = {Site("hint", j, None): dict.fromkeys(BRANCHES, _default(grid)) for j in range(len(profile.vace_at))}
+    stale = {b: [False] * len(hints) for b in BRANCHES}
+    for entry in placed:
+        for site in entry.sites:
+            if site not in hints:
+                continue
+            for branch in entry.branches:
+                hints[site][branch] = keep_only_read(entry.lowered.actions, entry.lowered.history)
+                stale[branch][site.index or 0] = entry.rule.params.get("chain") == "stale"
+    ordered = sorted(hints, key=lambda s: s.index or 0)
+    chains = {}
+    for branch in BRANCHES:
+        # A hint that nothing reads again is still fresh at its step, and a stale chain keeps its state there.
+        chains[branch] = resolve_chain([hints[s][branch] for s in ordered], stale[branch], grid.evaluated)
+    return hints, chains
+
+
+def _parts(placed: Sequence[Placed], chains: dict[str, Chain], grid: Grid) -> Actions:
+    """Actions of the parts that a rule names: lowered against the steps at which their block runs."""
+    parts: Actions = {}
+    for entry in placed:
+        for site in entry.sites:
+            if site.part is None:
+                continue
+            parts[site] = {}
+            for branch in BRANCHES:
+                reached = grid.evaluated
+                if site.stack == "vace":
+                    row = chains[branch].vace[site.index or 0]
+                    reached = tuple(s for s in grid.evaluated if row[s] in COMPUTED)
+                if branch not in entry.branches or not reached:
+                    parts[site][branch] = _default(grid, reached)
+                    continue
+                fresh = (entry.fresh & frozenset(reached)) | {reached[0]}
+                lowered = entry.method.lower(fresh, Grid(grid.steps, reached, grid.sigmas), entry.rule.params)
+                parts[site][branch] = keep_only_read(lowered.actions, lowered.history)
+    return parts
+
+
+def _check_saving(
+    placing: Placing, placed: Sequence[Placed], hints: Actions, chains: dict[str, Chain], parts: Actions, grid: Grid
+) -> None:
+    """Every rule acts, saves a block where it reuses hints, and forecasts where it says so."""
+    document, where = placing.plan.document, placing.where
+    report = placing.diagnostics.append
+    for entry in placed:
+        rule, rows = entry.rule, {**hints, **parts}
+        cells = [
+            (site, branch, step, rows[site][branch][step])
+            for site in entry.sites for branch in entry.branches for step in grid.evaluated
+        ]
+        served = [cell for cell in cells if cell[3] in SERVED]
+        refresh = document.span((*rule.path, "refresh") if rule.refresh else (*rule.path, "method"))
+        if not served:
+            if rule.refresh is not None and rule.refresh.interval == 1:
+                report(rules.INTERVAL_ONE.at(document.file, refresh, name=rule.name))
+            else:
+                report(rules.NEVER_REUSES.at(document.file, refresh, name=rule.name, **where))
+            continue
+        if entry.method.forecasts and not any(action == FORECAST for *_, action in served):
+            few = len([s for s in grid.evaluated if s in entry.fresh]) < 2
+            because = "fewer than two steps are fresh" if few else "no step between refreshes has two fresh values and a ratio within the cap"
+            report(rules.NO_FORECAST.at(document.file, refresh, name=rule.name, because=because, **where))
+        on_hints = [(site.index or 0, branch, step) for site, branch, step, _ in served if site.stack == "hint"]
+        if not on_hints:
+            continue
+        at = document.span((*rule.path, "at"))
+        saved = [c for c in on_hints if is_saved(chains[c[1]].vace, c[0], c[2])]
+        if not saved:
+            hint, branch, step = on_hints[0]
+            deeper = _deeper(hints, hint, branch, step)
+            because = f"vace[{hint}] runs anyway at step {step} for hint[{deeper}], which is computed there"
+            report(rules.SAVES_NOTHING.at(document.file, at, name=rule.name, site=f"hint[{hint}]", because=because, **where))
+        elif len(saved) < len(on_hints):
+            hint, branch, step = next(c for c in on_hints if c not in set(saved))
+            deeper = _deeper(hints, hint, branch, step)
+            report(rules.WASTED_REUSE.at(document.file, refresh, site=f"hint[{hint}]", step=step, deeper=deeper, **where))
+        if rule.params.get("chain") == "stale" and not any(
+            "R" in chains[b].vace[s.index or 0] for b in entry.branches for s in entry.sites
+        ):
+            span = document.span((*rule.path, "params", "chain"))
+            report(rules.STALE_UNUSED.at(document.file, span, name=rule.name, **where))
+
+
+def _deeper(hints: Actions, hint: int, branch: str, step: int) -> int:
+    """The shallowest hint below `hint` in the chain that is computed at a step."""
+    return min(s.index or 0 for s in hints if (s.index or 0) > hint and hints[s][branch][step] in COMPUTED)
+
+
+def _rows(
+    profile: Profile, grid: Grid, step_row: str, used: Sequence[Placed], hints: Actions, chains: dict[str, Chain], parts: Actions
+) -> tuple[Row, ...]:
+    """Rows in the table's order."""
+    governor = {site: index for index, entry in enumerate(used) for site in entry.sites}
+
+    def row(site: Site, actions: dict[str, str], rule: int | None = None) -> Row:
+        return Row(site.stack, site.index, site.part, actions["cond"], actions["uncond"], governor.get(site, rule))
+
+    rows = [row(Site("step", None, None), dict.fromkeys(BRANCHES, step_row))]
+    part_rows = sorted(parts, key=lambda s: s.part or "")
+    for stack, count in (("main", profile.main_blocks), ("vace", len(profile.vace_at))):
+        for index in range(count):
+            if stack == "main":
+                actions = dict.fromkeys(BRANCHES, _default(grid))
+                keeper = None
+            else:
+                actions = {b: chains[b].vace[index] for b in BRANCHES}
+                keeps = any(set(a) & {"C", "R"} for a in actions.values())
+                keeper = governor.get(Site("hint", index, None)) if keeps else None
+            rows.append(row(Site(stack, index, None), actions, keeper))
+            rows += [row(s, parts[s]) for s in part_rows if (s.stack, s.index) == (stack, index)]
+    rows += [row(site, hints[site]) for site in sorted(hints, key=lambda s: s.index or 0)]
+    return tuple(rows)

@@ -1,0 +1,131 @@
+"""The lock: the compiled plan as text, checked in beside it. Deterministic; only behaviour is in it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from refkv_policy.compiler import compile_all, human_bytes, plan_profiles, predict, rules
+from refkv_policy.compiler.picture import actions_text, site_label
+from refkv_policy.compiler.predict import branches_of
+from refkv_policy.compiler.table import BRANCHES, HookTable
+from refkv_policy.plan.diagnostic import Diagnostic
+from refkv_policy.plan.model import Plan
+from refkv_policy.profiles import Profile
+from refkv_policy.profiles.cost import Workload
+
+HEAD = "# refkv lock 1. Written by `refkv compile`; review it, do not edit it.\n# C compute and keep  . compute  R reuse  F forecast  - not reached\n"
+DTYPE = "bfloat16"
+"""The dtype that a lock's bytes are counted in; `run` predicts for its own."""
+
+
+def lock_path(plan_path: str | os.PathLike[str]) -> Path:
+    """`plans/x.lock` of `plans/x.yaml`."""
+    return Path(plan_path).with_suffix(".lock")
+
+
+def lock_text(plan: Plan) -> str:
+    """The lock of every model and step count the plan lists, pure ASCII. Raises PlanError when the plan is unsound."""
+    profiles = {profile.name: profile for profile in plan_profiles(plan)}
+    sections = [table_text(plan, table, profiles[name]) for (name, _), table in compile_all(plan).items()]
+    return HEAD + "".join("\n" + section for section in sections)
+
+
+def table_text(plan: Plan, table: HookTable, profile: Profile) -> str:
+    """One section: a model at a step count."""
+    lines = [f"[{table.profile} steps={table.steps}]", *_facts(table), *_rules(table), *_rows(table)]
+    lines += _predictions(plan, table, profile)
+    return "\n".join(lines) + "\n"
+
+
+def _facts(table: HookTable) -> Iterator[str]:
+    yield f"table {table.digest}"
+    yield f"sampler {table.sampler} flow_shift={table.flow_shift:g}"
+    yield "guidance " + " ".join(f"{g:g}" for g in table.guidance)
+    yield "evaluated " + compact(table.evaluated)
+    yield "sigmas " + " ".join(f"{s:.6f}" for s in table.sigmas)
+
+
+def _rules(table: HookTable) -> Iterator[str]:
+    for index, rule in enumerate(table.rules):
+        rows = [r for r in table.rows if r.rule == index and not (r.stack == "vace" and r.part is None)]
+        sites = []
+        for stack in dict.fromkeys((r.stack, r.part) for r in rows):
+            members = tuple(r.index for r in rows if (r.stack, r.part) == stack and r.index is not None)
+            name = f"{stack[0]}[{compact(members)}]" if members else stack[0]
+            sites.append(name if stack[1] is None else f"{name}.{stack[1]}")
+        params = "".join(f" {k}={v}" for k, v in sorted(rule.params.items()))
+        store = f" store={rule.store_dtype}@{rule.store_device}" if rule.method != "step_schedule" else ""
+        budget = f" budget={rule.budget}" if rule.budget is not None else ""
+        risk = f" risk={rule.risk.replace(', ', '+')}" if rule.risk else ""
+        yield f"rule {rule.name} {rule.tier} {rule.method} at {' '.join(sites)}{params}{store}{budget}{risk}"
+
+
+def _rows(table: HookTable) -> Iterator[str]:
+    labels = {row.site: site_label(row, table) for row in table.rows}
+    width = max(map(len, labels.values())) + 1
+    for row in table.rows:
+        for branch in BRANCHES if row.cond != row.uncond else ("both",):
+            mark = "" if branch == "both" else f"{branch} "
+            yield f"{labels[row.site]:<{width}}{mark}{actions_text(row.cond if branch != 'uncond' else row.uncond)}"
+
+
+def _predictions(plan: Plan, table: HookTable, profile: Profile) -> Iterator[str]:
+    running = branches_of(table)
+    for shape in plan.run.shapes:
+        work = Workload(profile.tokens(shape.width, shape.height, shape.frames), profile.text_tokens)
+        whole = predict(table, profile, work, DTYPE, running)
+        one = predict(table, profile, work, DTYPE, BRANCHES[:1])
+        yield (
+            f"predicted {shape} hits={whole.tally.hits} misses={whole.tally.misses} bytes={whole.bytes_peak} "
+            f"({human_bytes(whole.bytes_peak)} {DTYPE}, one branch {human_bytes(one.bytes_peak)}) "
+            f"flops={whole.flops_planned:.6e} of {whole.flops_uncached:.6e} saved={whole.saved:.2%} speedup={whole.speedup:.3f}"
+        )
+
+
+def compact(numbers: tuple[int, ...]) -> str:
+    """`0-3,8,10-12` of ascending integers; `none` of nothing."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs) or "none"
+
+
+def check_lock(plan: Plan, path: Path) -> Diagnostic | None:
+    """The fault of a lock file that is missing or not what the plan compiles to. Raises PlanError as `lock_text` does."""
+    fields = {"lock": path.name, "plan": Path(plan.document.file).name}
+    expected = lock_text(plan)
+    try:
+        found = path.read_text("ascii")
+    except FileNotFoundError:
+        return rules.LOCK_MISSING.at(plan.document.file, None, **fields)
+    except (OSError, UnicodeDecodeError) as error:
+        return rules.LOCK_STALE.at(str(path), None, difference=f"it cannot be read ({error})", **fields)
+    if found == expected:
+        return None
+    changes = difflib.unified_diff(found.splitlines(), expected.splitlines(), lineterm="", n=0)
+    first = next((line for line in changes if line[:1] in "+-" and line[:3] not in ("+++", "---")), "line endings differ")
+    return rules.LOCK_STALE.at(str(path), None, difference=f"first difference: {first[:120]}", **fields)
+
+
+def write_lock(plan: Plan, path: Path) -> bool:
+    """Write the lock beside its place and rename it there; False when it was already so. Raises PlanError, OSError."""
+    text = lock_text(plan)
+    if path.exists() and path.read_bytes() == text.encode("ascii"):
+        return False
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode("ascii"))
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return True

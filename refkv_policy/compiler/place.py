@@ -1,0 +1,122 @@
+"""Placing rules: selectors resolved on a profile, refreshes on a step count, each rule lowered by its method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from refkv_policy.compiler import rules
+from refkv_policy.compiler.sigmas import fresh_steps
+from refkv_policy.compiler.table import BRANCHES
+from refkv_policy.methods.method import Grid, Lowered, Method, MethodError
+from refkv_policy.plan.catalogue import Rule
+from refkv_policy.plan.diagnostic import Diagnostic
+from refkv_policy.plan.model import CacheRule, Path, Plan
+from refkv_policy.plan.selectors import SelectorError, Site, parse_sites, parse_window
+from refkv_policy.plan.source import text_span
+from refkv_policy.profiles import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A rule at its sites. fresh: nominal steps at which they are computed, before any block is found unreached."""
+
+    rule: CacheRule
+    method: Method
+    sites: tuple[Site, ...]
+    fresh: frozenset[int]
+    lowered: Lowered
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """The branches it acts on."""
+        return BRANCHES if self.rule.branches == "together" else (self.rule.branches,)
+
+
+@dataclass
+class Placing:
+    """One pass over a plan's rules for one model and step count, collecting faults."""
+
+    plan: Plan
+    profile: Profile
+    steps: int
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    claimed: dict[Site, CacheRule] = field(default_factory=dict)
+
+    @property
+    def where(self) -> dict[str, object]:
+        """The fields that every message about this pass takes."""
+        return {"model": self.profile.name, "steps": self.steps}
+
+    def place(self, entries: Iterable[tuple[CacheRule, Method]], grid: Grid) -> Iterator[Placed]:
+        """Each rule that fits; the faults of the others go to `diagnostics`."""
+        for rule, method in entries:
+            sites = self._sites(rule, method)
+            fresh = self._fresh(rule, method, grid)
+            if sites is None or fresh is None:
+                continue
+            try:
+                lowered = method.lower(fresh, grid, rule.params)
+            except MethodError as error:
+                self._report(rules.REFRESH_UNFIT, (*rule.path, error.field), message=error.message, mend=error.mend)
+                continue
+            yield Placed(rule, method, sites, fresh, lowered)
+
+    def _sites(self, rule: CacheRule, method: Method) -> tuple[Site, ...] | None:
+        found: dict[Site, Path] = {}
+        single = not isinstance(self.plan.document.value["caches"][rule.path[1]]["at"], list)
+        sound = True
+        for index, text in enumerate(rule.at):
+            path = (*rule.path, "at") if single else (*rule.path, "at", index)
+            try:
+                resolved = parse_sites(text).resolve(self.profile.counts, self.profile.sets)
+            except SelectorError as error:
+                self._report(rules.UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
+                sound = False
+                continue
+            for site in resolved:
+                found.setdefault(site, path)
+        for site, path in found.items():
+            if (site.stack, site.part) not in method.sites:
+                allowed = ", ".join(sorted(_kind(*kind) for kind in method.sites))
+                self._report(rules.WRONG_SITE, path, method=method.name, site=site, allowed=allowed)
+                return None
+            if site in self.claimed:
+                self._report(rules.SITE_TWICE, path, site=site, other=self.claimed[site].name)
+                return None
+        if not sound:
+            return None
+        self.claimed.update(dict.fromkeys(found, rule))
+        return tuple(sorted(found, key=lambda s: (s.stack, s.index or 0, s.part or "")))
+
+    def _fresh(self, rule: CacheRule, method: Method, grid: Grid) -> frozenset[int] | None:
+        if rule.refresh is None:
+            return method.fresh_without_refresh(grid)
+        try:
+            window = frozenset(range(self.steps)) if rule.window is None else parse_window(rule.window).resolve(self.steps)
+        except SelectorError as error:
+            path = (*rule.path, "window")
+            self._report(rules.STEPS_UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
+            return None
+        refresh = (*rule.path, "refresh")
+        try:
+            return fresh_steps(
+                rule.refresh, window, grid.evaluated, grid.sigmas, self.steps, from_first=not method.schedules
+            )
+        except SelectorError as error:
+            self._report(rules.STEPS_UNRESOLVED, (*refresh, "steps"), inside=error, message=error.message, mend=error.mend)
+        except ValueError as error:
+            key = "steps" if rule.refresh.steps is not None else "count"
+            mend = "list steps that are run, the first among them" if key == "steps" else "lower the count"
+            self._report(rules.REFRESH_UNFIT, (*refresh, key), message=str(error), mend=mend)
+        return None
+
+    def _report(self, kind: Rule, path: Path, inside: SelectorError | None = None, **fields: object) -> None:
+        document = self.plan.document
+        span = document.span(path) if inside is None else text_span(document, path, inside.start, inside.end)
+        self.diagnostics.append(kind.at(document.file, span, **{**self.where, **fields}))
+
+
+def _kind(stack: str, part: str | None) -> str:
+    return stack if part is None else f"{stack}.{part}"
+

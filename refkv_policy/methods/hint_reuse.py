@@ -1,0 +1,37 @@
+"""P1 `hint_reuse`: add the newest fresh VACE hint again until the next refresh. Lossy [RFC §2.5]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from refkv_policy.methods.method import Grid, Lowered, Method, reuse_between
+
+CHAIN: dict[str, Any] = {
+    "enum": ["stale"],
+    "description": "keep the chain's state c_j at each refresh and let the deeper blocks go on from it: a second approximation",
+}
+
+
+class HintReuse(Method):
+    """ĥ(t) = h(t₁), t₁ the newest fresh step."""
+
+    name = "hint_reuse"
+    title = "reuse the newest fresh hint"
+    tier = "P1"
+    risk = "lossy-hint-cache"
+    sites = frozenset({("hint", None)})
+    refreshes = frozenset({"interval", "steps", "spacing"})
+    takes_window = True
+    params_schema = {"type": "object", "properties": {"chain": CHAIN}, "additionalProperties": False}
+
+    def risks(self, params: Mapping[str, Any]) -> tuple[str, ...]:
+        """A stale chain is a risk of its own."""
+        return ("lossy-hint-cache", "stale-chain") if params.get("chain") == "stale" else ("lossy-hint-cache",)
+
+    def lower(self, fresh: frozenset[int], grid: Grid, params: Mapping[str, Any]) -> Lowered:
+        """`C` at refreshes, `R` between them."""
+        return Lowered(reuse_between(fresh, grid))
+
+
+METHOD = HintReuse()

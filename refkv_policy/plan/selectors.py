@@ -1,0 +1,270 @@
+"""Selectors: the texts by which a plan names sites and steps. One grammar, one parser.
+
+    sites   = stack [ "[" terms "]" ] [ "." part ] ;          (brackets: required for main, vace and hint, else refused)
+    stack   = "main" | "vace" | "hint" | "step" | "cfg" ;
+    part    = "self" | "cross" | "ffn" | "text_kv" ;          (of main and vace only)
+    terms   = term { "," term } ;
+    term    = [ "!" ] ( INT | INT "-" INT | "all" | NAME ) ;  (NAME: a layer set of the model's profile)
+    steps   = span { "," span } ;
+    span    = INT | INT "-" INT ;
+    window  = wterm { "," wterm } ;
+    wterm   = [ "!" ] ( INT | INT ".." INT | "first" INT | "last" INT | "all" ) ;
+    INT     = digit { digit } ;          NAME = letter { letter | digit | "_" } ;
+
+Spaces may stand between any two tokens. Numbers count from 0 and ranges include both ends. Terms are taken from left to
+right: each adds what it names, and with `!` removes it from what precedes. A term that names something which is not
+there, an exclusion that removes nothing, and a selector that matches nothing are errors, never no-ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from refkv_policy.plan import rules
+from refkv_policy.plan.selector_parser import Parser, SelectorError, Term
+from refkv_policy.plan.wording import cut, did_you_mean, listed
+
+__all__ = [
+    "NUMBERED",
+    "PARTS",
+    "STACKS",
+    "WITH_PARTS",
+    "SelectorError",
+    "Site",
+    "SiteSelector",
+    "StepSelector",
+    "Term",
+    "Window",
+    "parse_sites",
+    "parse_steps",
+    "parse_window",
+]
+
+STACKS = ("main", "vace", "hint", "step", "cfg")
+NUMBERED = frozenset(("main", "vace", "hint"))
+PARTS = ("self", "cross", "ffn", "text_kv")
+WITH_PARTS = frozenset(("main", "vace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place where a cache decision is made. `index` is None for `step` and `cfg`; `part` is None for a whole site."""
+
+    stack: str
+    index: int | None = None
+    part: str | None = None
+
+    def __str__(self) -> str:
+        name = self.stack if self.index is None else f"{self.stack}[{self.index}]"
+        return name if self.part is None else f"{name}.{self.part}"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteSelector:
+    """A parsed site selector."""
+
+    text: str
+    stack: str
+    terms: tuple[Term, ...]
+    part: str | None
+
+    def resolve(
+        self, counts: Mapping[str, int], sets: Mapping[str, Mapping[str, str]] | None = None
+    ) -> tuple[Site, ...]:
+        """The sites it names in a model, ascending.
+
+        counts: how many sites each numbered stack has. sets: the profile's layer sets of each stack, as term texts.
+        Raises SelectorError when a number is out of range, a set is unknown, or nothing is matched.
+        """
+        if self.stack not in NUMBERED:
+            return (Site(self.stack),)
+        count = counts.get(self.stack, 0)
+        if count < 1:
+            raise SelectorError(
+                f"the model has no `{self.stack}` sites",
+                f"choose one of {listed(s for s in STACKS if counts.get(s, 0) > 0 or s not in NUMBERED)}",
+                0,
+                len(self.stack),
+                reason="no-such-stack",
+            )
+        known = (sets or {}).get(self.stack, {})
+        found = _resolve(self.text, self.terms, count, f"`{self.stack}`", lambda term: _named(term, known, count, self))
+        return tuple(Site(self.stack, index, self.part) for index in sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class StepSelector:
+    """A parsed list of steps."""
+
+    text: str
+    terms: tuple[Term, ...]
+
+    def resolve(self, steps: int) -> tuple[int, ...]:
+        """The steps it names of a run of `steps`, ascending. Raises SelectorError when one is out of range."""
+        return tuple(sorted(_resolve(self.text, self.terms, steps, "the run", _no_names)))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A parsed window: the steps where a rule may act."""
+
+    text: str
+    terms: tuple[Term, ...]
+
+    def resolve(self, steps: int) -> frozenset[int]:
+        """The steps it names of a run of `steps`. Raises SelectorError when one is out of range or none is left."""
+        return frozenset(_resolve(self.text, self.terms, steps, "the run", _no_names))
+
+
+def parse_sites(text: str) -> SiteSelector:
+    """Read a site selector. Raises SelectorError with the offsets of the fault."""
+    parser = Parser(text, "selector", dash="-")
+    stack = parser.take("name")
+    if stack is None:
+        parser.unexpected("a stack (`main`, `vace`, `hint`, `step` or `cfg`)")
+    if stack.text not in STACKS:
+        if parser.peek().kind == "number" or stack.text in PARTS:
+            parser.unexpected("a stack (`main`, `vace`, `hint`, `step` or `cfg`)", at=stack)
+        suggestion = did_you_mean(stack.text, STACKS)
+        parser.fail(rules.UNKNOWN_STACK, stack.start, stack.end, name=cut(stack.text), suggestion=suggestion)
+    terms: tuple[Term, ...] = ()
+    opening = parser.take("[")
+    if opening is not None and stack.text not in NUMBERED:
+        problem = f"`{stack.text}` is a single site and takes no brackets"
+        parser.fail(rules.BRACKETS, opening.start, len(text), problem=problem, advice=f"write `{stack.text}`")
+    if opening is None and stack.text in NUMBERED:
+        follows = parser.peek()
+        if follows.kind not in ("end", "."):
+            parser.unexpected("`[`")
+        problem = f"`{stack.text}` does not say which of its sites"
+        advice = f"write `{stack.text}[all]` or the numbers, such as `{stack.text}[0-2]`"
+        parser.fail(rules.BRACKETS, stack.start, stack.end, problem=problem, advice=advice)
+    if opening is not None:
+        if parser.peek().kind == "]":
+            problem, advice = "the brackets are empty", f"write `{stack.text}[all]` or the numbers"
+            parser.fail(rules.EMPTY_SELECTOR, opening.start, parser.peek().end, problem=problem, advice=advice)
+        terms = parser.terms(parser.site_term)
+        if parser.take("]") is None:
+            parser.unexpected("`,` or `]`")
+    part = _part(parser, stack.text) if parser.take(".") else None
+    if parser.peek().kind != "end":
+        parser.unexpected("to end" if part or stack.text not in WITH_PARTS else "a part (such as `.self`) or to end")
+    return SiteSelector(text, stack.text, terms, part)
+
+
+def parse_steps(text: str) -> StepSelector:
+    """Read a list of steps such as `0,1,38-39`. Raises SelectorError with the offsets of the fault."""
+    parser = Parser(text, "list of steps", dash="-")
+    terms = parser.terms(parser.step_term)
+    if parser.peek().kind != "end":
+        parser.unexpected("`,` or the end")
+    return StepSelector(text, terms)
+
+
+def parse_window(text: str) -> Window:
+    """Read a window such as `1..27` or `all,!last 3`. Raises SelectorError with the offsets of the fault."""
+    parser = Parser(text, "window", dash="..")
+    terms = parser.terms(parser.window_term)
+    if parser.peek().kind != "end":
+        parser.unexpected("`,` or the end")
+    return Window(text, terms)
+
+
+def _part(parser: Parser, stack: str) -> str:
+    part = parser.take("name")
+    if part is None:
+        parser.unexpected("a part (`self`, `cross`, `ffn` or `text_kv`)")
+    if part.text not in PARTS:
+        problem = f"`{cut(part.text)}` is not a part of a block"
+        advice = f"{did_you_mean(part.text, PARTS)}the parts are {listed(PARTS, 'and')}"
+        parser.fail(rules.UNKNOWN_PART, part.start, part.end, problem=problem, advice=advice)
+    if stack not in WITH_PARTS:
+        problem = f"the sites of `{stack}` have no parts"
+        advice = f"delete `.{part.text}`; blocks of `main` and `vace` have parts"
+        parser.fail(rules.UNKNOWN_PART, part.start, part.end, problem=problem, advice=advice)
+    return part.text
+
+
+# Resolution ----------------------------------------------------------------------------------------------------------
+
+
+def _resolve(
+    text: str, terms: Iterable[Term], count: int, owner: str, named: Callable[[Term], frozenset[int]]
+) -> frozenset[int]:
+    found: frozenset[int] = frozenset()
+    for term in terms:
+        match term.kind:
+            case "all":
+                hit = frozenset(range(count))
+            case "name":
+                hit = named(term)
+            case "first" | "last":
+                _within(term, term.last, count, text, owner, f"{owner} has {count}")
+                hit = frozenset(range(term.last) if term.kind == "first" else range(count - term.last, count))
+            case _:
+                _within(term, term.last + 1, count, text, owner, f"{owner} has 0 to {count - 1}")
+                hit = frozenset(range(term.first, term.last + 1))
+        if term.exclude and not hit & found:
+            raise SelectorError(
+                f"`{text[term.start : term.end]}` excludes nothing: what precedes it does not have it",
+                "delete it, or correct the numbers",
+                term.start,
+                term.end,
+                reason="matches-nothing",
+            )
+        found = found - hit if term.exclude else found | hit
+    if not found:
+        message = f"`{cut(text)}` matches nothing: everything is excluded again"
+        raise SelectorError(message, "exclude less", 0, len(text), reason="matches-nothing")
+    return found
+
+
+def _within(term: Term, needed: int, count: int, text: str, owner: str, has: str) -> None:
+    if needed > count:
+        raise SelectorError(
+            f"`{text[term.start : term.end]}` is out of range: {has}",
+            f"stay within 0 to {count - 1}" if term.kind == "range" else f"write at most `{term.kind} {count}`",
+            term.start,
+            term.end,
+            reason="out-of-range",
+        )
+
+
+def _named(term: Term, known: Mapping[str, str], count: int, selector: SiteSelector) -> frozenset[int]:
+    if term.name not in known:
+        there = f"the model has no named sets of `{selector.stack}`; write numbers or `all`"
+        if known:
+            there = f"the model's sets of `{selector.stack}` are {listed(sorted(known), 'and')}"
+        raise SelectorError(
+            f"`{cut(term.name)}` is not a named set of `{selector.stack}`",
+            did_you_mean(term.name, (*known, "all")) + there,
+            term.start,
+            term.end,
+            reason="unknown-set",
+        )
+    text = known[term.name]
+    try:
+        terms = _terms_of_set(text)
+        return _resolve(text, terms, count, f"`{selector.stack}`", _no_names)
+    except SelectorError as error:
+        raise SelectorError(
+            f"the profile's set `{term.name}` of `{selector.stack}` ({text}) is faulty: {error.message}",
+            f"correct the profile: {error.mend}",
+            term.start,
+            term.end,
+            reason="bad-set",
+        ) from error
+
+
+def _terms_of_set(text: str) -> tuple[Term, ...]:
+    parser = Parser(text, "layer set", dash="-")
+    terms = parser.terms(parser.site_term)
+    if parser.peek().kind != "end":
+        parser.unexpected("`,` or the end")
+    return terms
+
+
+def _no_names(term: Term) -> frozenset[int]:
+    message = f"`{term.name}` is a name, and only numbers and `all` may stand here"
+    raise SelectorError(message, "write numbers", term.start, term.end, reason="bad-set")

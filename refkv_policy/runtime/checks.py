@@ -1,0 +1,174 @@
+"""What is checked at attach, and at the first forward of each request. Each refusal says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from diffusers import DiffusionPipeline, UniPCMultistepScheduler
+from torch import nn
+
+from refkv_policy.compiler.table import HookTable
+from refkv_policy.runtime import wan_vace
+from refkv_policy.runtime.attention import TextKVProcessor
+from refkv_policy.runtime.call import Inputs
+from refkv_policy.runtime.errors import AttachError, RequestError
+
+SIGMA_TOLERANCE = 1e-5
+"""Largest difference of a sigma between the table and a scheduler, whose own grid is float32."""
+
+
+def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
+    """The transformer of a target, and the pipeline that the target is, or None. Raises AttachError."""
+    pipe = target if isinstance(target, DiffusionPipeline) else None
+    model = target
+    if pipe is not None:
+        model = getattr(pipe, "transformer", None)
+        if getattr(pipe, "transformer_2", None) is not None or pipe.config.get("boundary_ratio") is not None:
+            raise AttachError(
+                "the pipeline switches between two transformers (Wan2.2), which is not supported yet; "
+                "attach to a pipeline without `transformer_2` and `boundary_ratio`"
+            )
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module) or getattr(model, "_compiled_call_impl", None):
+        raise AttachError(
+            "the transformer is compiled as a whole, which would compile the table away; "
+            "compile its blocks instead (`transformer.compile_repeated_blocks`)"
+        )
+    if not wan_vace.is_member(model):
+        raise AttachError(
+            f"{type(model).__name__} is not a Wan VACE model; "
+            "attach to a WanVACEPipeline or to its WanVACETransformer3DModel"
+        )
+    return model, pipe
+
+
+def check_model(model: Any, table: HookTable) -> None:
+    """Raises AttachError when the table is for another model, or the model is in a state the executor cannot keep."""
+    mine, theirs = wan_vace.layout_of(model), table.layout
+    for name in theirs.__dataclass_fields__:
+        if getattr(mine, name) != getattr(theirs, name):
+            raise AttachError(
+                f"the table is for {table.profile} with {name} = {getattr(theirs, name)}, and this model has "
+                f"{getattr(mine, name)}; compile the plan for this model"
+            )
+    if list(mine.vace_at) != sorted(set(mine.vace_at)):
+        raise AttachError(f"the model's vace_layers {list(mine.vace_at)} do not ascend; such a layer map is not supported")
+    if table.attention_dtype != "native":
+        raise AttachError(
+            f"the table asks for {table.attention_dtype} attention, which no backend here has; "
+            "set the plan's `quantization.attention.dtype` to native"
+        )
+    if (cell := wan_vace.unsupported_cell(table)) is not None:
+        raise AttachError(f"the runtime cannot do {cell}; compile the plan again with this version of refkv")
+    if model.is_cache_enabled:
+        raise AttachError("diffusers' own cache is enabled on the model; call `transformer.disable_cache()` first")
+    if getattr(model, "_parallel_config", None) is not None:
+        raise AttachError("the model runs under context parallelism, which is not supported yet; attach without it")
+    if model.training and model.gradient_checkpointing:
+        raise AttachError("the model is in training with gradient checkpointing; call `transformer.eval()` first")
+    if (problem := wan_vace.unsupported_attention(model, table)) is not None:
+        raise AttachError(f"{problem}, so its text K/V cannot be kept; take the text_kv rule out, or restore the processor")
+    if _streams(model):
+        raise AttachError(_STREAMS + "attach with `use_stream=False`")
+
+
+def check_scheduler(scheduler: Any, table: HookTable) -> None:
+    """Raises AttachError when the scheduler cannot give the sigmas that the table was compiled for."""
+    if table.left_out and "set_timesteps" in vars(scheduler):
+        raise AttachError(
+            "the scheduler's set_timesteps was replaced, perhaps by another session on a pipeline that shares it; "
+            "give each pipeline a scheduler of its own"
+        )
+    if table.sampler != "unipc" or type(scheduler) is not UniPCMultistepScheduler or scheduler.order != 1:
+        raise AttachError(
+            f"the table is for the {table.sampler} sampler, and the pipeline has a {type(scheduler).__name__}; "
+            "set `pipe.scheduler` to a UniPCMultistepScheduler"
+        )
+    config = scheduler.config
+    other = [
+        name
+        for name in ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "use_dynamic_shifting", "shift_terminal")
+        if config.get(name)
+    ]
+    if not config.use_flow_sigmas or config.prediction_type != "flow_prediction" or other:
+        raise AttachError(
+            f"the scheduler's grid is not the plain flow-matching one ({', '.join(other) or 'use_flow_sigmas is off'}); "
+            "use the scheduler of the Wan2.1 folders (use_flow_sigmas=True, prediction_type='flow_prediction')"
+        )
+    if abs(config.flow_shift - table.flow_shift) > 1e-6:
+        raise AttachError(
+            f"the table is for flow_shift {table.flow_shift:g}, and the scheduler has {config.flow_shift:g}; "
+            f"make it with UniPCMultistepScheduler.from_config(pipe.scheduler.config, flow_shift={table.flow_shift:g})"
+        )
+
+
+def check_request(model: Any, pipe: Any | None, scheduler: Any | None, table: HookTable, inputs: Inputs) -> None:
+    """Raises RequestError when a request is not one that the table was compiled for.
+
+    scheduler: the pipeline's when the table was attached; None for a bare transformer, which has none to check.
+    """
+    _, _, *sides = inputs.latents.shape
+    for name, size, patch in zip(("frames", "height", "width"), sides, table.layout.patch, strict=True):
+        if size % patch:
+            raise RequestError(
+                f"the latents' {name} {size} is not a multiple of the patch size {patch}; choose another size of video"
+            )
+    if torch.is_grad_enabled() and model.gradient_checkpointing:
+        raise RequestError("the forward runs with gradients and gradient checkpointing; run it under `torch.no_grad()`")
+    if _streams(model):
+        raise RequestError(_STREAMS + "use `use_stream=False`")
+    if pipe is None:
+        return
+    if pipe.scheduler is not scheduler:
+        raise RequestError("the pipeline's scheduler was replaced after the table was attached; detach, and attach again")
+    if pipe.transformer is not model:
+        raise RequestError("the pipeline's transformer was replaced after the table was attached; detach, and attach again")
+    _check_grid(scheduler, table)
+    guidance = guidance_of(pipe)
+    if guidance is not None and not any(abs(guidance - g) < 1e-6 for g in table.guidance):
+        listed = ", ".join(f"{g:g}" for g in table.guidance)
+        raise RequestError(
+            f"the request runs at guidance {guidance:g}, and the plan is reviewed for {listed}; "
+            "run with that, or add it to the plan's `run.guidance` and compile"
+        )
+
+
+def _check_grid(scheduler: Any, table: HookTable) -> None:
+    sigmas, count = scheduler.sigmas.tolist(), len(table.evaluated)
+    if len(scheduler.timesteps) != count:
+        thinned = f" (of which {count} are run)" if table.left_out else ""
+        raise RequestError(
+            f"the request runs {len(scheduler.timesteps)} steps, and the table is for {table.steps}{thinned}; "
+            "run with that step count, or compile the plan for this one"
+        )
+    for index, step in enumerate(table.evaluated):
+        if not abs(sigmas[index] - table.sigmas[step]) <= SIGMA_TOLERANCE:
+            raise RequestError(
+                f"the sampler's sigma at step {step} is {sigmas[index]:.6f}, and the table's {table.sigmas[step]:.6f}; "
+                "run with the sampler and flow_shift that the plan names"
+            )
+
+
+def check_processors(processors: Mapping[Any, TextKVProcessor]) -> None:
+    """Raises RequestError when a cross-attention no longer has the processor that the session installed."""
+    if any(attention.processor is not mine for attention, mine in processors.items()):
+        raise RequestError("an attention processor was replaced after the table was attached; detach, and attach again")
+
+
+def guidance_of(pipe: Any) -> float | None:
+    """The guidance scale of the pipeline's call; None outside one."""
+    scale = getattr(pipe, "_guidance_scale", None)
+    return None if scale is None else float(scale)
+
+
+_STREAMS = "the model is offloaded in groups with streams, whose prefetching follows diffusers' own order of blocks; "
+
+
+def _streams(model: nn.Module) -> bool:
+    for module in model.modules():
+        registry = getattr(module, "_diffusers_hook", None)
+        hook = registry.get_hook("group_offloading") if registry is not None else None
+        if hook is not None and hook.group.stream is not None:
+            return True
+    return False

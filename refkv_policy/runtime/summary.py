@@ -1,0 +1,165 @@
+"""What a session did: hits, misses, departures and peak bytes; in all, by branch, by site, by request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from refkv_policy.compiler.table import COMPUTED, SERVED, HookTable
+from refkv_policy.runtime.call import Call
+from refkv_policy.runtime.store import Store
+
+Outcome = str
+"""`finished`, `failed`, `cancelled`, `incomplete`; `running` while a request is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """hits, misses: served and computed cells at sites that a rule governs. departures: cells not obeyed as compiled.
+
+    bytes_peak: the most bytes held at once.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    departures: int = 0
+    bytes_peak: int = 0
+
+    def joined(self, other: Tally) -> Tally:
+        """Of two runs, one after the other: counts add up, the higher peak stays."""
+        peak = max(self.bytes_peak, other.bytes_peak)
+        return Tally(self.hits + other.hits, self.misses + other.misses, self.departures + other.departures, peak)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSummary:
+    """One request. sites: by site name, then branch. reasons: departures by reason. error: why it failed, as text."""
+
+    request: str
+    outcome: Outcome
+    total: Tally
+    branches: Mapping[str, Tally]
+    sites: Mapping[str, Mapping[str, Tally]]
+    reasons: Mapping[str, int]
+    calls: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A session so far: the sums over its requests, the open one among them."""
+
+    total: Tally
+    branches: Mapping[str, Tally]
+    sites: Mapping[str, Mapping[str, Tally]]
+    reasons: Mapping[str, int]
+    requests: tuple[RequestSummary, ...]
+    unplanned: int
+    """Calls outside any request: computed, never cached."""
+
+    @property
+    def hits(self) -> int:
+        """Served cells at governed sites."""
+        return self.total.hits
+
+    @property
+    def misses(self) -> int:
+        """Computed cells at governed sites."""
+        return self.total.misses
+
+    @property
+    def departures(self) -> int:
+        """Cells not obeyed as compiled, whatever the reason."""
+        return self.total.departures
+
+    @property
+    def bytes_peak(self) -> int:
+        """The most bytes that one request held at once."""
+        return self.total.bytes_peak
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        from dataclasses import asdict
+
+        return asdict(self)
+
+
+@dataclass
+class Counts:
+    """Counts the decisions of a request's calls as they are made."""
+
+    table: HookTable
+    calls: int = 0
+    unserved: int = 0
+    hits: Counter[tuple[str, int]] = field(default_factory=Counter)
+    misses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    departures: Counter[tuple[str, int]] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, call: Call) -> None:
+        """Count one call that has run."""
+        self.calls += 1
+        plan = call.plan
+        for position in plan.hits:
+            self.hits[plan.branch, position] += 1
+        for position in plan.misses:
+            self.misses[plan.branch, position] += 1
+        if call.withheld is not None and plan.index < 0:
+            self.reasons[call.withheld] += len(self.table.rows)
+            for position in range(len(self.table.rows)):
+                self.departures[plan.branch, position] += 1
+        for position, decision in call.changes.items():
+            if decision.reason is not None:
+                self.departures[plan.branch, position] += 1
+                self.reasons[decision.reason] += 1
+            planned_served, computed = decision.planned in SERVED, decision.action in COMPUTED
+            self.unserved += planned_served and computed
+            if computed and self.table.rows[position].counted and decision.planned not in COMPUTED:
+                self.hits[plan.branch, position] -= planned_served
+                self.misses[plan.branch, position] += 1
+
+    def summary(self, request: str, outcome: Outcome, store: Store, error: str | None) -> RequestSummary:
+        """The counts so far, with the peaks of the store."""
+        sites: dict[str, dict[str, Tally]] = {}
+        branches: dict[str, Tally] = {}
+        for branch, position in sorted({*self.hits, *self.misses, *self.departures}):
+            key = branch, position
+            tally = Tally(self.hits[key], self.misses[key], self.departures[key], store.by_site[key].peak)
+            sites.setdefault(self.table.rows[position].site, {})[branch] = tally
+            branches[branch] = branches.get(branch, Tally()).joined(tally)
+        total = join(branches.values())
+        branches = {b: _with_peak(t, store.by_branch[b].peak) for b, t in branches.items()}
+        return RequestSummary(
+            request, outcome, _with_peak(total, store.total.peak), branches, sites, dict(self.reasons), self.calls, error
+        )
+
+
+def summarise(requests: Iterable[RequestSummary], unplanned: int) -> Summary:
+    """The sums over requests."""
+    requests = tuple(requests)
+    sites: dict[str, dict[str, Tally]] = {}
+    branches: dict[str, Tally] = {}
+    reasons: Counter[str] = Counter()
+    for request in requests:
+        reasons.update(request.reasons)
+        for branch, tally in request.branches.items():
+            branches[branch] = branches.get(branch, Tally()).joined(tally)
+        for site, by_branch in request.sites.items():
+            for branch, tally in by_branch.items():
+                mine = sites.setdefault(site, {})
+                mine[branch] = mine.get(branch, Tally()).joined(tally)
+    return Summary(join(r.total for r in requests), branches, sites, dict(reasons), requests, unplanned)
+
+
+def join(tallies: Iterable[Tally]) -> Tally:
+    """All of them, one after the other."""
+    total = Tally()
+    for tally in tallies:
+        total = total.joined(tally)
+    return total
+
+
+def _with_peak(tally: Tally, peak: int) -> Tally:
+    return Tally(tally.hits, tally.misses, tally.departures, peak)

@@ -1,0 +1,134 @@
+"""The group itself, `compile`, `explain`, `plans` and `models`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_help_lists_every_command(refkv: Callable) -> None:
+    """`refkv --help` names each command with what it does, and the exit statuses."""
+    result = refkv("--help")
+    assert result.exit_code == 0
+    for name in ("run", "validate", "compile", "explain", "audit", "plans", "models"):
+        assert f"\n  {name} " in result.stdout
+    assert "Exit status" in result.stdout
+
+
+def test_mistyped_command_is_guessed(refkv: Callable) -> None:
+    """A mistyped command exits with 2 and names the nearest."""
+    result = refkv("vlidate")
+    assert result.exit_code == 2
+    assert "did you mean 'validate'?" in result.stderr
+
+
+def test_unexpected_exceptions_are_one_sentence(refkv: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect is told in one line, with its traceback only under REFKV_DEBUG=1; the exit status is 2."""
+
+    def defect() -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("refkv_policy.cli.plans.shipped_plans", defect)
+    result = refkv("plans")
+    assert result.exit_code == 2
+    assert result.stderr == "refkv: RuntimeError: boom (set REFKV_DEBUG=1 to see where)\n"
+    monkeypatch.setenv("REFKV_DEBUG", "1")
+    assert "Traceback" in refkv("plans").stderr
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    """`refkv models | head -1` ends quietly."""
+    command = f"{sys.executable} -m refkv_policy.cli models --json | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_launcher_of_a_checkout() -> None:
+    """`python cli.py` does what the installed command does."""
+    done = subprocess.run([sys.executable, "cli.py", "--version"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("refkv ")
+
+
+def test_compile_writes_and_checks_locks(refkv: Callable, plan_file: Path) -> None:
+    """The lock is written beside the plan; --check passes then, survives a comment, and fails on a changed interval."""
+    assert refkv("compile", "--check", plan_file).exit_code == 1
+    result = refkv("compile", plan_file)
+    assert result.exit_code == 0, result.output
+    lock = plan_file.with_suffix(".lock")
+    assert lock.read_text().startswith("# refkv lock")
+    assert "\nhint[03] +main[06] CRC" in lock.read_text() or "\nhint[03] +main[06] CR" in lock.read_text()
+    assert refkv("compile", "--check", "plans").exit_code == 0
+    plan_file.write_text("# a comment\n" + plan_file.read_text())
+    assert refkv("compile", "--check", plan_file).exit_code == 0
+    plan_file.write_text(plan_file.read_text().replace("interval: 2", "interval: 3"))
+    before = lock.read_bytes()
+    result = refkv("compile", "--check", "--json", plan_file)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["plans"][0]["state"] == "stale"
+    assert lock.read_bytes() == before
+    assert [p.name for p in plan_file.parent.iterdir()] == ["tiny.yaml", "tiny.lock"] or len(
+        list(plan_file.parent.iterdir())
+    ) == 2
+
+
+def test_compile_of_an_unsound_plan_writes_nothing(refkv: Callable, plan_file: Path) -> None:
+    """An unsound plan exits with 1 and leaves no lock."""
+    plan_file.write_text(plan_file.read_text().replace("P1", "P0"))
+    result = refkv("compile", plan_file)
+    assert result.exit_code == 1
+    assert "RKV301" in result.stderr
+    assert not plan_file.with_suffix(".lock").exists()
+
+
+def test_shipped_locks_are_current(refkv: Callable) -> None:
+    """Every shipped plan's lock is the one it compiles to."""
+    assert refkv("compile", "--check", ROOT / "plans").exit_code == 0
+
+
+def test_explain_shows_rules_map_and_figures(refkv: Callable) -> None:
+    """`explain` names the risk and who accepted it, draws the map, and its figures are those of the compiler."""
+    result = refkv("explain", "wan21_p1_k4", "--model", "wan2.1-vace-1.3b")
+    assert result.exit_code == 0, result.output
+    for text in ("hint[8-14]", "CRRRCRRR", "lossy-hint-cache, accepted by", "hits", "peak cache"):
+        assert text in result.stdout
+    value = json.loads(refkv("explain", "wan21_p1_k4", "--model", "wan2.1-vace-1.3b", "--json").stdout)
+    # Seven hints, 30 steps, fresh at 0, 4, …, 28: 22 hits and 8 misses each, in two branches.
+    predicted = value["predicted"]["832x480x81"]
+    assert (predicted["hits"], predicted["misses"]) == (7 * 22 * 2, 7 * 8 * 2)
+    # 32,760 tokens of width 1536 in two bytes, seven hints, two branches.
+    assert predicted["bytes_peak"] == 32_760 * 1536 * 2 * 7 * 2
+
+
+def test_explain_at_another_size(refkv: Callable) -> None:
+    """--size and --frames predict for that size; one off the grid is a sentence."""
+    value = json.loads(refkv("explain", "wan21_p1_k4", "--size", "1280x720", "--frames", "81", "--json").stdout)
+    assert list(value["predicted"]) == ["1280x720x81"]
+    result = refkv("explain", "wan21_p1_k4", "--size", "1280x721")
+    assert result.exit_code == 2
+    assert "multiple of 16x16" in result.stderr
+
+
+def test_plans_and_models_are_listed(refkv: Callable) -> None:
+    """The shipped plans and profiles are listed, for people and for machines."""
+    plans = json.loads(refkv("plans", "--json").stdout)["plans"]
+    assert {p["name"] for p in plans} >= {
+        "wan21_p0", "wan21_p1_k2", "wan21_p1_k4", "wan21_p1_sigma11", "wan21_steps15of30"
+    }  # fmt: skip
+    assert "wan21_p1_k4" in refkv("plans").stdout
+    models = {m["name"]: m for m in json.loads(refkv("models", "--json").stdout)["models"]}
+    assert models["wan2.1-vace-14b"]["vace_at"] == [0, 5, 10, 15, 20, 25, 30, 35]
+    assert "30 main blocks" in refkv("models").stdout
+
+
+def test_unknown_plan_is_guessed(refkv: Callable) -> None:
+    """A mistyped shipped plan names the nearest."""
+    result = refkv("explain", "wan21_p1_k5")
+    assert result.exit_code == 2
+    assert "did you mean" in result.stderr

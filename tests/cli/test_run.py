@@ -1,0 +1,263 @@
+"""`refkv run`: what it tells and leaves, and how each thing that can go wrong is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refkv_policy.audit import verify
+from refkv_policy.video import read_clip, shipped_clip, write_clip
+
+SMALL = ("--size", "32x32", "--frames", "5", "--device", "cpu")
+
+
+def test_run_with_baseline(refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path) -> None:
+    """One run tells model, clip, map, predictions and measurements, and leaves log, lock, output and comparison."""
+    plan_file.with_suffix(".lock").unlink(missing_ok=True)
+    result = refkv("run", "--plan", plan_file, "--model", model_folder, *SMALL, "--baseline", "--json")
+    assert result.exit_code == 0, result.output
+    first = result.stderr.splitlines()[0]
+    assert first.startswith("random (wan2.1-vace-mini) on bigbuckbunny.mp4")
+    assert "Blender Foundation" in first
+    for text in ("hint[3-5]", "CRC", "predicted (float32, cond and uncond)", "denoising: planned", "pixel difference"):
+        assert text in result.stderr
+
+    value = json.loads(result.stdout)
+    out = tmp_path / "out" / "tiny"
+    assert {p.name for p in out.iterdir()} == {"tiny.lock", "audit.jsonl", "output.mp4", "compare.mp4"}
+    # Three hints, fresh on steps 0 and 2 of 4, two branches; the last fresh value is read once more on step 3.
+    assert (value["measured"]["hits"], value["measured"]["misses"]) == (12, 12)
+    assert value["measured"]["bytes_peak"] == value["predicted"]["bytes_peak"] == 8 * 128 * 4 * 3 * 2
+    assert value["measured"]["sites"] == value["predicted"]["sites"]
+    assert value["outcome"] == "finished"
+    assert 0 < value["difference"]["mean"] < 0.5
+    assert value["uncached"]["denoise_seconds"] > 0
+    assert verify(out / "audit.jsonl").ok
+    header = json.loads((out / "audit.jsonl").read_text().splitlines()[0])
+    assert header["seed"] == 0
+    assert read_clip(out / "output.mp4", 5, (32, 32)).frames.shape == (5, 32, 32, 3)
+
+
+def test_output_equals_the_pipeline_called_by_hand(
+    refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frames are those of diffusers' pipeline on the grey clip, with the same seed, table and prompt."""
+    import torch
+    from diffusers import WanVACEPipeline
+    from PIL import Image
+
+    import refkv_policy
+    from refkv_policy.cli import results
+
+    written: list[np.ndarray] = []
+    monkeypatch.setattr(results, "write_clip", lambda path, frames, fps: written.append(frames))
+    prompt = ("--prompt", "a red ball", "--negative-prompt", "blue", "--seed", "7")
+    assert refkv("run", "--plan", plan_file, "--model", model_folder, *SMALL, *prompt).exit_code == 0
+
+    pipe = WanVACEPipeline.from_pretrained(model_folder)
+    pipe.set_progress_bar_config(disable=True)
+    clip = read_clip(shipped_clip(), 5, (32, 32)).frames
+    grey = [Image.fromarray(f).convert("L").convert("RGB") for f in clip]
+    table = refkv_policy.compile_plan(refkv_policy.load_plan(plan_file), pipe.transformer, 4)
+    with refkv_policy.attach(pipe, table):
+        frames = pipe(
+            prompt="a red ball",
+            negative_prompt="blue",
+            video=grey,
+            height=32,
+            width=32,
+            num_frames=5,
+            num_inference_steps=4,
+            guidance_scale=5.0,
+            max_sequence_length=32,
+            generator=torch.Generator().manual_seed(7),
+        ).frames[0]
+    # Pillow rounds luma its own way: a level of 255 in a few pixels.
+    assert np.abs(written[0].astype(int) - np.rint(frames * 255)).max() <= 2
+
+
+def test_mask_reference_and_video(refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path) -> None:
+    """A clip of one's own of odd size, a mask and two reference images: notes say what was done, references add tokens."""
+    rng = np.random.default_rng(0)
+    write_clip(tmp_path / "odd.mp4", rng.integers(0, 256, (9, 50, 70, 3), np.uint8), 10)
+    white = np.full((8, 8, 3), 255, np.uint8)
+    from PIL import Image
+
+    Image.fromarray(white).save(tmp_path / "white.png")
+    inputs = ("--video", "odd.mp4", "--mask", "white.png", "--reference", "white.png", "--reference", "white.png")
+    result = refkv("run", "--plan", plan_file, "--model", model_folder, *SMALL, *inputs, "--frames", "7", "--json")
+    assert result.exit_code == 0, result.output
+    assert "70x50 was resized and cropped in the centre to 32x32" in result.stderr
+    assert "5 frames instead of 7: the model takes 4n+1" in result.stderr
+    value = json.loads(result.stdout)
+    # 4 tokens a latent frame: two of the clip and one of each reference image.
+    assert value["measured"]["bytes_peak"] == 4 * (2 + 2) * 128 * 4 * 3 * 2
+    assert value["fps"] == 10
+
+
+def test_an_earlier_log_is_kept(refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path) -> None:
+    """A second run into the same folder keeps the first run's log under another name, and says so."""
+    out = tmp_path / "kept"
+    out.mkdir()
+    (out / "audit.jsonl").write_text("earlier\n")
+    result = refkv("run", "--plan", plan_file, "--model", model_folder, *SMALL, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "the earlier audit.jsonl is kept as" in result.stderr
+    kept = [p for p in out.glob("audit-*.jsonl") if p.read_text() == "earlier\n"]
+    assert len(kept) == 1
+
+
+def test_ctrl_c_seals_the_log(plan_file: Path, model_folder: Path, tmp_path: Path) -> None:
+    """Interrupted in mid-run: exit status 130, a log sealed `cancelled` that verifies, no output and no half-written file."""
+    plan_file.write_text(plan_file.read_text().replace("steps: [4]", "steps: [60]"))
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "refkv_policy.cli", "run", "--plan", str(plan_file), "--model", str(model_folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [*command, *SMALL, "--size", "64x64", "--frames", "17", "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    log = out / "audit.jsonl"
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and not (log.exists() and log.read_bytes().count(b"\n") > 4):
+        assert process.poll() is None, process.stderr and process.stderr.read().decode()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 130, errors
+    assert b"Traceback" not in errors
+    assert json.loads(log.read_text().splitlines()[-1])["outcome"] == "cancelled"
+    assert verify(log).ok or verify(log).intact
+    assert {p.name for p in out.iterdir()} == {"audit.jsonl", "tiny.lock"}
+
+
+def test_dry_run_predicts_and_leaves_nothing(refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path) -> None:
+    """--dry-run needs no torch, prints map and figures at the size asked for, and makes no folder."""
+    code = (
+        "import sys; sys.argv = ['refkv', 'run', '--dry-run', '--json', '--size', '64x32', '--frames', '9',\n"
+        f"  '--plan', {str(plan_file)!r}, '--model', {str(model_folder)!r}]\n"
+        "from refkv_policy.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
+        "assert not {'torch', 'diffusers', 'numpy'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    value = json.loads(done.stdout)
+    assert value["predicted"]["bytes_peak"] == 3 * (4 * 2) * 128 * 2 * 3 * 2
+    assert "hint[3-5]" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["--plan", "none.yaml"], 2, "there is no plan none.yaml"),
+        (["--plan", "wan21_p1_k3"], 2, "did you mean"),
+        (["--plan", "plans"], 2, "is a folder"),
+        (["--model", "nowhere/at/all"], 2, "there is no model folder"),
+        (["--model", "owner/name"], 2, "the hub is switched off"),
+        (["--steps", "5"], 1, "not reviewed for 5 steps; it lists 4"),
+        (["--guidance", "3"], 1, "not reviewed for guidance 3; it lists 5"),
+        (["--size", "100x100"], 2, "multiple of 16x16; the nearest is 96x96"),
+        (["--size", "big"], 2, "not WIDTHxHEIGHT"),
+        (["--frames", "41"], 2, "has 37 frames, and 41 need 41; ask for 37 frames"),
+        (["--video", "none.mp4"], 2, "none.mp4 does not exist"),
+        (["--mask", "none.png"], 2, "none.png does not exist"),
+        (["--reference", "none.png"], 2, "none.png does not exist"),
+        (["--device", "cuda:9"], 2, "--device cuda:9 cannot be used here"),
+        (["--locked"], 1, "RKV701"),
+        (["--offload"], 2, "no accelerator"),
+        (["--out", "/dev/null/x"], 2, "choose another folder with --out"),
+        (["--control", "depth"], 2, "'depth' is not one of"),
+    ],
+)
+def test_what_goes_wrong_is_a_sentence(
+    refkv: Callable,
+    plan_file: Path,
+    model_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    status: int,
+    text: str,
+) -> None:
+    """Each expected failure says what is wrong and what to do, with the exit status that tells plan from command."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    result = refkv("run", "--plan", plan_file, "--model", model_folder, *SMALL, *arguments)
+    assert result.exit_code == status, result.output
+    assert text in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_plan_that_does_not_list_the_model(refkv: Callable, plan_file: Path, model_folder: Path) -> None:
+    """The profile is chosen by the transformer's config: a plan for the 1.3B only is refused on this folder."""
+    plan_file.write_text(plan_file.read_text().replace("models: [wan2.1-vace-mini]", "models: [wan2.1-vace-1.3b]"))
+    result = refkv("run", "--plan", plan_file, "--model", model_folder, *SMALL)
+    assert result.exit_code == 1
+    assert "the plan is not for wan2.1-vace-mini" in result.stderr
+
+
+def test_model_from_the_environment(
+    refkv: Callable, plan_file: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REFKV_MODEL names the model where --model does not."""
+    monkeypatch.setenv("REFKV_MODEL", str(model_folder))
+    result = refkv("run", "--plan", plan_file, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("random (wan2.1-vace-mini)")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda f: (f / "model_index.json").unlink(), "has no model_index.json"),
+        (lambda f: (f / "model_index.json").write_text("{"), "cannot be read"),
+        (lambda f: _edit(f, _class_name="WanPipeline"), "holds a WanPipeline"),
+        (lambda f: _edit(f, transformer=["my_code", "Evil"]), "only diffusers's own classes"),
+        (lambda f: _edit(f, boundary_ratio=0.9), "two transformers"),
+        (lambda f: _pickle_only(f), "which could run code when loaded"),
+        (lambda f: (f / "vae" / "diffusion_pytorch_model.safetensors").unlink(), "holds no weights"),
+        (lambda f: (f / "vae" / "diffusion_pytorch_model.safetensors").write_bytes(b"x" * 64), "cannot be loaded"),
+    ],
+)
+def test_folders_that_are_refused(
+    refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path, spoil: Callable[[Path], None], text: str
+) -> None:
+    """A folder that is no WanVACEPipeline, is not whole, or could run code is refused before it is loaded."""
+    folder = tmp_path / "spoilt"
+    shutil.copytree(model_folder, folder)
+    spoil(folder)
+    result = refkv("run", "--plan", plan_file, "--model", folder, *SMALL)
+    assert result.exit_code == 2, result.output
+    assert text in result.stderr
+
+
+def _edit(folder: Path, **changes: object) -> None:
+    index = folder / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | changes))
+
+
+def _pickle_only(folder: Path) -> None:
+    (folder / "transformer" / "diffusion_pytorch_model.safetensors").unlink()
+    (folder / "transformer" / "diffusion_pytorch_model.bin").write_bytes(pickle.dumps({}))
+
+
+def test_missing_libraries_are_named(
+    refkv: Callable, plan_file: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without torch the command says which extra to install."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = refkv("run", "--plan", plan_file, "--model", model_folder, *SMALL)
+    assert result.exit_code == 2
+    assert "pip install 'refkv-policy[run]'" in result.stderr

@@ -1,0 +1,183 @@
+"""Tiny Wan VACE models and pipelines with seeded random weights: the real classes, the real layer maps, no width.
+
+Random hints carry no meaning: for tests of mechanics only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanVACEPipeline, WanVACETransformer3DModel
+from torch import Tensor, nn
+from transformers import UMT5EncoderModel
+
+from refkv_policy.compiler import HookTable, compile_plan
+from refkv_policy.mini.architecture import build_tokenizer, text_encoder_config
+from refkv_policy.plan import parse_plan
+
+torch.set_num_threads(1)
+
+MAP_SMALL = (4, (0, 2))
+MAP_1_3B = (30, tuple(range(0, 30, 2)))
+MAP_14B = (40, tuple(range(0, 40, 5)))
+"""Main blocks, and the main block after which each hint is added."""
+
+TEXT_DIM = 64
+TEXT_LENGTH = 8
+
+
+def transformer(
+    layers: tuple[int, tuple[int, ...]] = MAP_SMALL, *, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> WanVACETransformer3DModel:
+    """A transformer of a layer map, 24 wide. Every parameter is random, norms and biases too."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = WanVACETransformer3DModel(
+            patch_size=(1, 2, 2), num_attention_heads=2, attention_head_dim=12, in_channels=16, out_channels=16,
+            text_dim=TEXT_DIM, freq_dim=32, ffn_dim=32, num_layers=layers[0], vace_layers=list(layers[1]),
+            vace_in_channels=96, rope_max_seq_len=64,
+        )
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+    return _cast(model.eval(), dtype)
+
+
+def _cast(model: WanVACETransformer3DModel, dtype: torch.dtype) -> WanVACETransformer3DModel:
+    """The model in a dtype, with what diffusers keeps in float32 when it loads one left so."""
+    kept = tuple(model._keep_in_fp32_modules)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if not any(part in kept for part in name.split(".")):
+            tensor.data = tensor.data.to(dtype)
+    return model
+
+
+def scheduler(flow_shift: float = 3.0) -> UniPCMultistepScheduler:
+    """The flow-matching UniPC scheduler of the Wan2.1 folders."""
+    return UniPCMultistepScheduler(
+        num_train_timesteps=1000, prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=flow_shift,
+        solver_order=2,
+    )
+
+
+def pipeline(model: WanVACETransformer3DModel | None = None, *, flow_shift: float = 3.0) -> WanVACEPipeline:
+    """A complete pipeline around a tiny transformer, silent."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        pipe = WanVACEPipeline(
+            tokenizer=build_tokenizer(),
+            text_encoder=UMT5EncoderModel(text_encoder_config()).eval(),
+            vae=AutoencoderKLWan(
+                base_dim=4, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, attn_scales=[],
+                temperal_downsample=[False, True, True],
+            ).eval(),
+            scheduler=scheduler(flow_shift),
+            transformer=transformer() if model is None else model,
+        )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Seeded normal noise."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def embeds(seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A made-up prompt, already embedded."""
+    return noise(1, TEXT_LENGTH, TEXT_DIM, seed=seed, dtype=dtype)
+
+
+def run(
+    pipe: WanVACEPipeline, *, steps: int = 6, guidance: float = 5.0, size: int = 32, frames: int = 5, seed: int = 0,
+    prompt: int = 1, video: int = 3, **others: Any,
+) -> Tensor:
+    """Latents of one generation. prompt, video: seeds of made-up ones."""
+    dtype = pipe.transformer.dtype
+    clip = noise(1, frames, 3, size, size, seed=video).clamp(-1, 1)
+    arguments: dict[str, Any] = {
+        "prompt_embeds": embeds(prompt, dtype), "negative_prompt_embeds": embeds(prompt + 100, dtype), "video": clip,
+        "mask": torch.ones(1, frames, 3, size, size), "height": size, "width": size, "num_frames": frames,
+        "num_inference_steps": steps, "guidance_scale": guidance, "output_type": "latent",
+        "generator": torch.Generator().manual_seed(seed),
+    }
+    return pipe(**{**arguments, **others}).frames
+
+
+def inputs(*, seed: int = 0, dtype: torch.dtype = torch.float32, batch: int = 1, frames: int = 2, side: int = 4) -> dict[str, Any]:
+    """Keyword arguments of one forward of a bare transformer."""
+    return {
+        "hidden_states": noise(batch, 16, frames, side, side, seed=seed, dtype=dtype),
+        "timestep": torch.full((batch,), 700, dtype=torch.int64),
+        "encoder_hidden_states": noise(batch, TEXT_LENGTH, TEXT_DIM, seed=seed + 1, dtype=dtype),
+        "control_hidden_states": noise(batch, 96, frames, side, side, seed=seed + 2, dtype=dtype),
+        "return_dict": False,
+    }
+
+
+def compiled(
+    model: WanVACETransformer3DModel, caches: str, *, steps: int = 6, guidance: str = "[5.0, 1.0]", shift: float = 3.0
+) -> HookTable:
+    """The table of a plan whose rules are the given YAML list, each entry a line or block indented by two."""
+    risks = ("lossy-hint-cache", "stale-chain", "fewer-steps")
+    carried = {"lossy-hint-cache": "hint_", "stale-chain": "chain: stale", "fewer-steps": "step_schedule"}
+    lines = [
+        f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n"
+        for risk in risks
+        if carried[risk] in caches
+    ]
+    text = (
+        f"version: 1\nkind: plan\nname: test\nmodels: [any]\nrun:\n  steps: [{steps}]\n"
+        f"  sampler: {{name: unipc, flow_shift: {shift}}}\n  guidance: {guidance}\n"
+        f"  shapes: [{{size: 32x32, frames: 5}}]\ncaches:\n{caches}"
+    )
+    if lines:
+        text += "acknowledgements:\n" + "".join(lines)
+    plan, diagnostics = parse_plan(text, "test.yaml")
+    assert plan is not None, diagnostics
+    return compile_plan(plan, model, steps)
+
+
+@dataclass
+class Counts:
+    """Calls of sub-modules by name, in the order they came."""
+
+    calls: list[str] = field(default_factory=list)
+
+    def of(self, *names: str) -> int:
+        """How often any of the named modules was called."""
+        return sum(call in names for call in self.calls)
+
+    def steps(self, name: str) -> int:
+        """How often one module was called."""
+        return self.of(name)
+
+
+@contextmanager
+def counting(model: nn.Module, wanted: Callable[[str], bool]) -> Iterator[Counts]:
+    """Counts calls of the sub-modules whose name is wanted, through torch's own forward hooks."""
+    counts = Counts()
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda *_: counts.calls.append(name)
+
+    handles = [module.register_forward_pre_hook(note(n)) for n, module in model.named_modules() if wanted(n)]
+    try:
+        yield counts
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def is_vace_block(name: str) -> bool:
+    """Whether a module name is a VACE block's."""
+    return name.startswith("vace_blocks.") and name.count(".") == 1
+
+
+def settings(named: Mapping[str, Iterable[Any]]) -> dict[str, Any]:
+    """Arguments of `pytest.mark.parametrize` with names for each value."""
+    return {"argvalues": list(named.values()), "ids": list(named)}
