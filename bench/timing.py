@@ -10,7 +10,8 @@ from typing import Any
 
 def interleave(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Each contestant's readings, taken round by round and never in the same order, so that a slow spell hits all alike."""
-    order, readings = list(contestants), {name: [] for name in contestants}
+    order = list(contestants)
+    readings: dict[str, list[float]] = {name: [] for name in contestants}
     shuffle = random.Random(0)
     for _ in range(rounds):
         shuffle.shuffle(order)

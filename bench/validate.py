@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from timing import interleave, interval, ratios, table, verdict
@@ -46,7 +47,7 @@ def contestants() -> dict[str, Callable[[], float]]:
     if not script.exists():
         print("check-jsonschema is not installed: pip install 'refkv-policy[bench]'", file=sys.stderr)
         del commands["check-jsonschema"]
-    return {name: lambda command=command: cpu_seconds(command) for name, command in commands.items()}
+    return {name: partial(cpu_seconds, command) for name, command in commands.items()}
 
 
 def batch(count: int) -> float:

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+from refkv_policy.audit.fold import place
 from refkv_policy.audit.record import SCHEMA, AuditError, quoted
 from refkv_policy.compiler.table import ACTIONS, BRANCHES, HookTable
 
@@ -111,7 +112,7 @@ def _listed(value: Any) -> Any:
 
 
 def _unsound(table: HookTable) -> str | None:
-    """Why a table that was read cannot be replayed against; its fields may hold any JSON value."""
+    """Why a table that was read cannot be replayed against; its fields may hold any JSON value. May raise ValueError."""
     steps = table.steps
     if not _is_index(steps) or steps > 10_000:
         return f"steps is {quoted(steps)}"
@@ -125,10 +126,11 @@ def _unsound(table: HookTable) -> str | None:
     if len(table.sigmas) < steps or not all(type(s) in (int, float) for s in table.sigmas):
         return "it does not hold one sigma a step"
     for row in table.rows:
-        if row.stack not in ("step", "main", "vace", "hint", "cfg") or not (row.part is None or type(row.part) is str):
+        if type(row.stack) is not str or not (row.part is None or type(row.part) is str):
             return f"it has a row of stack {quoted(row.stack)} and part {quoted(row.part)}"
         if not (row.index is None or _is_index(row.index)):
             return f"it has a row of index {quoted(row.index)}"
+        place(row.site)
         for actions in (row.cond, row.uncond):
             if type(actions) is not str or len(actions) != steps or not set(actions) <= set(ACTIONS):
                 return f"the row {row.site} does not hold one action a step"

@@ -96,6 +96,11 @@ def quoted(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def plain(text: str) -> str:
+    """A text from a log as it is where it is a short printable ASCII one, else quoted."""
+    return text if text.isascii() and text.isprintable() and len(text) <= 80 else quoted(text)
+
+
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a finite number")
 

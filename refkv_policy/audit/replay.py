@@ -10,12 +10,14 @@ from refkv_policy.audit.decision import Decision
 from refkv_policy.audit.header import same_sigma
 from refkv_policy.audit.legal import DROPPED, faults
 from refkv_policy.audit.read import Header, StepLine
-from refkv_policy.audit.record import OUTCOMES, quoted
+from refkv_policy.audit.record import OUTCOMES, plain, quoted
 from refkv_policy.audit.totals import Totals
 from refkv_policy.compiler.table import BRANCHES, COMPUTE, COMPUTE_KEEP, COMPUTED, SERVED
 
 MANY = 5
 """Faults of one kind in one line that are told one by one."""
+UNPLANNED = frozenset({"unknown_step", "error"})
+"""Why a call may have no place in the table: its step or branch is not known, or the request gave the cache up."""
 
 
 class Replay:
@@ -90,7 +92,7 @@ class Replay:
         return [] if self._gap is None or self._unknown else [self._gap]
 
     def notes(self) -> list[str]:
-        """What is legal and worth telling: branches that were absent, calls whose step was not known."""
+        """What is legal and worth telling: branches that were absent, calls without a place in the table."""
         told = []
         for branch in self.header.branches:
             absent = [step for step, ran in sorted(self.branches_run.items()) if branch not in ran]
@@ -99,7 +101,7 @@ class Replay:
                     f"{branch} did not run at {len(absent)} of the steps that ran, the first of them {absent[0]}"
                 )
         if self._unknown:
-            told.append(f"{self._unknown} calls did not know their step or branch and were computed")
+            told.append(f"calls without a place in the table, computed throughout: {self._unknown}")
         return told
 
     def _refreshes(self, branch: str) -> dict[str, list[int]]:
@@ -131,11 +133,11 @@ class Replay:
         return found
 
     def _uncached(self, line: StepLine) -> list[str]:
-        """A call whose step or branch is not known: computed throughout, nothing kept, and said so."""
+        """A call that has no place in the table: computed throughout, nothing kept, and said why."""
         return [
-            f"{d.site}: the call's step or branch is not known, so it must be computed (`.`) for `unknown_step`"
+            f"{d.site}: a call without step or branch must be computed (`.`), for `unknown_step` or `error`"
             for d in line.decisions
-            if d.action != COMPUTE or d.reason != "unknown_step"
+            if d.action != COMPUTE or d.reason not in UNPLANNED
         ]
 
     def _place(self, line: StepLine, step: int, branch: str) -> list[str]:
@@ -161,9 +163,13 @@ class Replay:
         self.branches_run.setdefault(step, []).append(branch)
         found = []
         if line.index != ordinal:
-            found.append(f"step {step} is number {ordinal} of the evaluated steps, and the line says {line.index}")
+            found.append(
+                f"step {step} is number {ordinal} of the evaluated steps, and the line says {quoted(line.index)}"
+            )
         if not same_sigma(line.sigma, self.table.sigmas[step]):
-            found.append(f"the sigma of step {step} is {self.table.sigmas[step]}, and the line says {line.sigma}")
+            found.append(
+                f"the sigma of step {step} is {self.table.sigmas[step]}, and the line says {quoted(line.sigma)}"
+            )
         return found
 
     def _cells(self, line: StepLine, step: int, branch: str) -> list[str]:
@@ -196,7 +202,7 @@ class Replay:
         if kept is None:
             return [f"{d.site}: it was served, and nothing had been kept"]
         if d.age != now - kept:
-            return [f"{d.site}: its age is {now - kept} steps, and the line says {d.age}"]
+            return [f"{d.site}: its age is {now - kept} steps, and the line says {quoted(d.age)}"]
         if kept < refreshed:
             return [f"{d.site}: it was served a value that is {d.age} steps old; the table refreshed it since"]
         return []
@@ -205,7 +211,7 @@ class Replay:
         if not isinstance(said, dict):
             return ["the seal holds no totals"]
         return [
-            f"the seal's {name} is {quoted(one)}; its steps add up to {quoted(other)}"
+            f"the seal's {plain(name)} is {quoted(one)}; its steps add up to {quoted(other)}"
             for name, one, other in _differences("", said, self.totals.to_dict())
         ]
 

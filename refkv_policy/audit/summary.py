@@ -7,7 +7,7 @@ from typing import Any
 
 from refkv_policy.audit.fold import fold_names
 from refkv_policy.audit.read import Log, RequestLog
-from refkv_policy.audit.record import quoted
+from refkv_policy.audit.record import plain, quoted
 from refkv_policy.audit.totals import Totals
 
 COLUMNS = ("request", "outcome", "steps", "hits", "misses", "hit rate", "departures", "peak bytes")
@@ -39,13 +39,13 @@ def render_summary(log: Log) -> str:
     entries = [_request(request) for request in log.requests]
     rows = [
         (
-            _word(e["request"]),
+            plain(e["request"]),
             e["outcome"],
             f"{e['steps_run']}/{e['steps']}",
             str(e["hits"]),
             str(e["misses"]),
             "-" if e["hit_rate"] is None else f"{e['hit_rate']:.1%}",
-            ", ".join(f"{n} {_word(reason)}" for reason, n in sorted(e["departures"].items())) or "none",
+            ", ".join(f"{n} {plain(reason)}" for reason, n in sorted(e["departures"].items())) or "none",
             str(e["bytes_peak"]),
         )
         for e in entries
@@ -54,9 +54,9 @@ def render_summary(log: Log) -> str:
     for e in entries:
         sites = [(site, str(c["hits"]), str(c["misses"])) for site, c in e["sites"].items()]
         if sites:
-            blocks.append(f"{_word(e['request'])}\n" + _columns([("site (each)", "hits", "misses"), *sites]))
+            blocks.append(f"{plain(e['request'])}\n" + _columns([("site (each)", "hits", "misses"), *sites]))
         if e["error"] is not None:
-            blocks.append(f"{_word(e['request'])}: {quoted(e['error'])}")
+            blocks.append(f"{plain(e['request'])}: {quoted(e['error'])}")
     return "\n\n".join(blocks)
 
 
@@ -81,11 +81,6 @@ def _request(request: RequestLog) -> dict[str, Any]:
         "branches": {name: {"hits": c.served, "misses": c.computed} for name, c in totals.by_branch().items()},
         "sites": sites,
     }
-
-
-def _word(text: str) -> str:
-    """A text from the log as it is where it is a plain word, else quoted."""
-    return text if text.isascii() and text.isprintable() and len(text) <= 40 else quoted(text)
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> str:

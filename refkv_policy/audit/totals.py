@@ -27,7 +27,7 @@ class Totals:
 
     hits, misses: served and computed cells at the sites that count (`Row.counted`); a departed cell is a miss.
     departures: by reason; `chain` among them. unserved: cells the table serves that were computed instead.
-    cells: by (branch, site), of every site of the table, counted or not.
+    cells: (served, computed) by (branch, site), of every site of the table, counted or not.
     """
 
     counted: frozenset[str]
@@ -35,7 +35,7 @@ class Totals:
     misses: int
     unserved: int
     departures: Mapping[str, int]
-    cells: Mapping[tuple[str, str], Count]
+    cells: Mapping[tuple[str, str], tuple[int, int]]
 
     @classmethod
     def none(cls, table: HookTable) -> Totals:
@@ -59,8 +59,9 @@ class Totals:
                 continue
             if d.site in self.counted:
                 hits, misses = hits + served, misses + computed
-            before = cells.get((name, d.site), _NOTHING)
-            cells[name, d.site] = Count(before[0] + served, before[1] + computed)
+            key = (name, d.site)
+            before = cells.get(key, _NOTHING)
+            cells[key] = (before[0] + served, before[1] + computed)
         return Totals(self.counted, hits, misses, unserved, departures, cells)
 
     @property

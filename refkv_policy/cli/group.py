@@ -17,7 +17,7 @@ from refkv_policy.plan.diagnostic import PlanError, RefkvError
 FINE, FALLS_SHORT, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses. 130 is what shells report for a command ended by Ctrl-C."""
 
-COMMANDS = ("run", "validate", "compile", "explain", "audit", "plans", "models")
+COMMANDS = ("run", "validate", "compile", "diff", "explain", "audit", "plans", "models")
 """Each is a module of this package that defines a command of its own name (a trailing underscore where Python objects)."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from refkv_policy.evidence.check import Findings, check_evidence, examine, locate, repository_root, status_lines
-from refkv_policy.evidence.document import canonical, digest_of, from_value, to_value
+from refkv_policy.evidence.document import canonical, digest_of, from_value, sigmas_digest, to_value
 from refkv_policy.evidence.gate import GATE, GATE_ITEMS, Item, Requirement, judge, make_item, overall
 from refkv_policy.evidence.model import (
     Audit,
@@ -28,8 +28,8 @@ from refkv_policy.evidence.model import (
     StepLatency,
 )
 from refkv_policy.evidence.read import evidence_schema, parse_evidence, read_evidence
-from refkv_policy.evidence.status import Status, plan_scopes, status
-from refkv_policy.evidence.write import evidence_text, make_scope, sigmas_digest, with_scope, write_evidence
+from refkv_policy.evidence.status import Status, of_weights, plan_scopes, profile_digests, status
+from refkv_policy.evidence.write import evidence_text, make_scope, with_scope, write_evidence
 
 __all__ = [
     "GATE",
@@ -69,9 +69,11 @@ __all__ = [
     "locate",
     "make_item",
     "make_scope",
+    "of_weights",
     "overall",
     "parse_evidence",
     "plan_scopes",
+    "profile_digests",
     "read_evidence",
     "repository_root",
     "sigmas_digest",

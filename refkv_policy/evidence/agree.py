@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from refkv_policy.evidence import rules
 from refkv_policy.evidence.gate import GATE, Item
-from refkv_policy.evidence.model import Evidence, Figure, Interval, MeasuredScope, Metric
+from refkv_policy.evidence.model import Evidence, Interval, MeasuredScope, Metric
 from refkv_policy.plan.diagnostic import Diagnostic
 from refkv_policy.plan.document import Document
 from refkv_policy.plan.model import Path
@@ -79,28 +81,16 @@ def _item_faults(path: Path, item: Item, scope: MeasuredScope) -> Iterator[Fault
         yield (*path, "measured"), f"the item {item.name} is judged on {item.metric}, which is a stand-in"
 
 
-def _intervals(path: Path, scope: MeasuredScope) -> Iterator[tuple[Path, Interval]]:
-    """Every interval of a scope, with its path."""
-    figures: list[tuple[Path, Figure | None]] = []
-    for index, metric in enumerate(scope.metrics):
-        names = ("mean", "worst", "noise", "solver", "other_seed")
-        figures += [((*path, "metrics", index, name), getattr(metric, name)) for name in names]
-    levels: Path = (*path, "levels")
-    if (step := scope.levels.step_latency) is not None:
-        names = ("planned", "uncached", "speedup")
-        figures += [((*levels, "step_latency", name), getattr(step, name)) for name in names]
-    if (whole := scope.levels.end_to_end) is not None:
-        figures.append(((*levels, "end_to_end", "speedup"), whole.speedup))
-    if (frontier := scope.levels.frontier) is not None:
-        for index, point in enumerate(frontier.points):
-            names = ("speedup", "error", "solver_error")
-            figures += [((*levels, "frontier", "points", index, name), getattr(point, name)) for name in names]
-    for place, figure in figures:
-        if figure is not None and figure.interval is not None:
-            yield (*place, "interval"), figure.interval
-    for index, item in enumerate(scope.gate):
-        if item.interval is not None:
-            yield (*path, "gate", index, "interval"), item.interval
+def _intervals(path: Path, value: Any) -> Iterator[tuple[Path, Interval]]:
+    """Every interval in a part of the evidence, with its path: the document's keys are the fields' names."""
+    if isinstance(value, Interval):
+        yield path, value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _intervals((*path, field.name), getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for index, inner in enumerate(value):
+            yield from _intervals((*path, index), inner)
 
 
 def _verdict(path: Path, stored: str, found: str) -> Iterator[Fault]:

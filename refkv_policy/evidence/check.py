@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from refkv_policy.evidence.status import (
     profile_digests,
     status,
 )
+from refkv_policy.plan.catalogue import Rule
 from refkv_policy.plan.diagnostic import Diagnostic, PlanError, Severity
 from refkv_policy.plan.model import Acknowledgement, Plan
 from refkv_policy.plan.wording import quoted
@@ -38,7 +40,9 @@ class Findings:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def check_evidence(plan: Plan, tables: Tables | None = None) -> tuple[Diagnostic, ...]:
+def check_evidence(
+    plan: Plan, tables: Tables | None = None, today: datetime.date | None = None
+) -> tuple[Diagnostic, ...]:
     """Every fault of the evidence that the plan names. Never raises; compiles nothing when it names none.
 
     Stale, edited, unreadable and misplaced evidence is an error; red evidence is one under `purpose: recommended` and a
@@ -46,17 +50,18 @@ def check_evidence(plan: Plan, tables: Tables | None = None) -> tuple[Diagnostic
     """
     if all(entry.evidence is None for entry in plan.acknowledgements):
         return ()
-    return examine(plan, tables).diagnostics
+    return examine(plan, tables, today).diagnostics
 
 
-def examine(plan: Plan, tables: Tables | None = None) -> Findings:
-    """`check_evidence`, with the statuses. tables: those of `compile_all`, which it is called for unless given.
+def examine(plan: Plan, tables: Tables | None = None, today: datetime.date | None = None) -> Findings:
+    """`check_evidence`, with the statuses.
 
-    A plan that does not compile has no statuses: its own faults come first.
+    tables: those of `compile_all`, which is called unless they are given, for `today`. A plan that does not compile has
+    no statuses: its own faults come first.
     """
     if tables is None:
         try:
-            tables = compile_all(plan)
+            tables = compile_all(plan, today)
         except PlanError:
             tables = {}
     documents: list[Evidence] = []
@@ -85,8 +90,8 @@ def examine(plan: Plan, tables: Tables | None = None) -> Findings:
 def repository_root(plan_file: str) -> Path:
     """The folder that a plan's evidence paths start from.
 
-    For a plan in the folder of shipped plans, the one above that; else the nearest folder upward that holds `.git`; where
-    there is none, the one above a folder named `plans`, or else the plan's own.
+    For a plan in the folder of shipped plans, the one above that; else the nearest folder upward that holds `.git`;
+    where there is none, the one above a folder named `plans`, or else the plan's own.
     """
     folder = Path(os.path.abspath(plan_file)).parent
     try:
@@ -110,12 +115,11 @@ def locate(root: Path, path: str) -> tuple[Path | None, str]:
         return None, "goes up with `..`"
     place = root / path
     try:
-        real, top = os.path.realpath(place), os.path.realpath(root)
+        top = os.path.realpath(root)
+        inside = os.path.commonpath([os.path.realpath(place), top]) == top
     except (OSError, ValueError) as error:
         return None, f"is no path: {error}"
-    if os.path.commonpath([real, top]) != top:
-        return None, "leads out of the repository through a link"
-    return place, ""
+    return (place, "") if inside else (None, "leads out of the repository through a link")
 
 
 def status_lines(statuses: Mapping[Scope, Status]) -> list[str]:
@@ -131,14 +135,14 @@ class _Teller:
     def __init__(self, plan: Plan, entry: Acknowledgement) -> None:
         self.plan, self.entry = plan, entry
 
-    def tell(self, rule: rules.Rule, severity: Severity | None = None, **fields: object) -> Diagnostic:
+    def tell(self, rule: Rule, severity: Severity | None = None, **fields: object) -> Diagnostic:
         document = self.plan.document
         span = document.span((*self.entry.path, "evidence"))
         found = rule.at(document.file, span, path=_word(self.entry.evidence), plan=document.file, **fields)
         return found if severity is None else replace(found, severity=severity)
 
     def of_document(self, evidence: Evidence, tables: Tables) -> Iterator[Diagnostic]:
-        """What of the plan's scopes is stale, red, incomplete or missing in it; an edited one is told where it stands."""
+        """What of the plan's scopes is stale, red, incomplete or missing in it; an edit is told by reading."""
         profiles = profile_digests(self.plan, tables)
         by: dict[Status, list[Scope]] = {}
         for scope in plan_scopes(self.plan, tables):
@@ -155,9 +159,7 @@ class _Teller:
             severity: Severity = "error" if self.plan.purpose == "recommended" else "warning"
             yield self.tell(rules.RED, severity, scopes=_scopes(scopes), items=_items(evidence, scopes, "red"))
         if scopes := by.get("incomplete"):
-            yield self.tell(
-                rules.INCOMPLETE, scopes=_scopes(scopes), items=_items(evidence, scopes, "not_measured")
-            )
+            yield self.tell(rules.INCOMPLETE, scopes=_scopes(scopes), items=_items(evidence, scopes, "not_measured"))
         if scopes := by.get("missing"):
             yield self.tell(rules.MISSING, problem=f"says nothing of {_scopes(scopes)}")
 

@@ -64,7 +64,7 @@ def _plain(value: Any) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """The one text of a JSON value: keys sorted, no spaces, ASCII, and 5.0 written as 5, since JSON holds them equal."""
+    """The one text of a JSON value: keys sorted, no spaces, ASCII, and 5.0 written as 5, its equal in JSON."""
     return json.dumps(_numbers(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 

@@ -25,25 +25,27 @@ def load_json(text: str, file: str) -> tuple[Document | None, tuple[Diagnostic, 
     """The document of a JSON text, or None and its first fault. Never raises for any text."""
     if len(text) > rules.MAX_BYTES or text.count(",") > rules.MAX_VALUES:
         return None, (rules.UNREADABLE.at(file, None, reason=rules.TOO_LARGE),)
-    twice: list[str] = []
+    repeats: list[dict[str, Any]] = []
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            repeats.append(value)
+        return value
+
+    places = _places(text)
     try:
-        value = json.loads(text, object_pairs_hook=lambda pairs: _mapping(pairs, twice), parse_int=_integer)
+        value = json.loads(text, object_pairs_hook=mapping, parse_int=_integer)
+        if repeats:
+            return None, (_twice(file, *places()[2][0]),)
     except json.JSONDecodeError as error:
         return None, (_syntax(text, file, error),)
     except RecursionError:
         return None, (rules.NOT_JSON.at(file, None, **_TOO_DEEP),)
-    fault = next(_faults(value), None)
-    if fault is not None and fault[1] is _TOO_DEEP:
-        return None, (rules.NOT_JSON.at(file, None, **_TOO_DEEP),)
-    places = _places(text)
     document = Document(file, text, value, _Spans(lambda: places()[0]), _Spans(lambda: places()[1]))
-    if twice:
-        key, span, line = places()[2][0]
-        problem = f"the key {quoted(key)} stands here a second time; first on line {line}"
-        return None, (rules.NOT_JSON.at(file, span, problem=problem, advice="keep one of the two"),)
-    if fault is not None:
-        path, texts = fault
-        return None, (rules.NOT_JSON.at(file, document.span(path), **texts),)
+    for path, texts in _faults(value):
+        span = None if texts is _TOO_DEEP else document.span(path)
+        return None, (rules.NOT_JSON.at(file, span, **texts),)
     return document, ()
 
 
@@ -53,13 +55,6 @@ _NUMBER = {
     "advice": "write a finite number; a figure that was not measured is null",
 }
 _HALF_CHARACTER = {"problem": "this text holds half a character (a lone surrogate)", "advice": "write whole characters"}
-
-
-def _mapping(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        twice.append("")
-    return value
 
 
 def _integer(digits: str) -> int | float:
@@ -73,8 +68,13 @@ def _syntax(text: str, file: str, error: json.JSONDecodeError) -> Diagnostic:
     return rules.NOT_JSON.at(file, span, problem=problem, advice="write the evidence anew with `refkv gate`")
 
 
+def _twice(file: str, key: str, span: Span, line: int) -> Diagnostic:
+    problem = f"the key {quoted(key)} stands here a second time; first on line {line}"
+    return rules.NOT_JSON.at(file, span, problem=problem, advice="keep one of the two")
+
+
 def _faults(value: Any) -> Iterator[tuple[Path, dict[str, str]]]:
-    """What no evidence may hold, with the path to it; depth first of all."""
+    """What no evidence may hold, with the path to it; too deep a nesting before all else."""
     open_: list[tuple[Path, Any]] = [((), value)]
     found = []
     while open_:
@@ -148,8 +148,8 @@ def _places(text: str) -> Callable[[], tuple[dict[Path, Span], dict[Path, Span],
                 key = json.loads(token.group())
                 span = Span(*point(token.start()), *point(token.end()))
                 if (*path, key) in keys:
-                    repeated.append((cut(key), span, keys[*path, key].line))
-                keys[*path, key] = span
+                    repeated.append((cut(key), span, keys[(*path, key)].line))
+                keys[(*path, key)] = span
                 next(tokens)  # the colon
                 value(next(tokens), (*path, key))
             return token

@@ -6,7 +6,8 @@ Seconds, bytes and shares (0.08 is 8 %) throughout; a figure that was not measur
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from refkv_policy.evidence.gate import GATE, Item, Outcome, Verdict, overall
@@ -70,9 +71,9 @@ class Setting:
     """How it was measured.
 
     solver_steps: steps of the many-step run that the solver floor is measured against; None where there was none.
-    compile: the mode of `torch.compile`; None where it was not used. warm_up: requests run untimed before the timed ones.
-    timed_pairs: pairs of an uncached and a planned request that were timed, interleaved. timing: where the clock was
-    started and stopped. versions: of refkv, torch, diffusers and python, and the platform.
+    compile: the mode of `torch.compile`; None where it was not used. warm_up: requests run untimed before the timed
+    ones. timed_pairs: pairs of an uncached and a planned request that were timed, interleaved. timing: where the clock
+    was started and stopped. versions: of refkv, torch, diffusers and python, and the platform.
     """
 
     seeds: tuple[int, ...]
@@ -89,7 +90,7 @@ class Setting:
     warm_up: int
     timed_pairs: int
     timing: str
-    versions: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +205,11 @@ class Sample:
 class Metric:
     """One measure of the planned run against a reference, with both ends of its scale beside it.
 
-    name: its honest name; provenance: library and version, or weights. stand_in: it stands in for a metric that could not
-    be had, and no gate item may be judged on it. reference: what it compares with, the uncached run or the many-step one.
-    mean and worst: over all samples, of each sample's mean and worst frame. per_frame: mean over samples, by frame; empty
-    where it has no frames. noise: uncached against uncached, repeated. solver: uncached against the many-step run.
-    other_seed: uncached against uncached of another seed.
+    name: its honest name; provenance: library and version, or weights. stand_in: it stands in for a metric that could
+    not be had, and no gate item may be judged on it. reference: what it compares with, the uncached run or the
+    many-step one. mean and worst: over all samples, of each sample's mean and worst frame. per_frame: mean over
+    samples, by frame; empty where it has no frames. noise: uncached against uncached, repeated. solver: uncached
+    against the many-step run. other_seed: uncached against uncached of another seed.
     """
 
     name: str
@@ -228,8 +229,9 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Peak bytes. what: which memory `planned` and `uncached` are of; cache: of the store alone, measured and predicted.
+    """Peak bytes.
 
+    what: which memory `planned` and `uncached` are of. cache: of the store alone, measured and predicted.
     budget: the sum of the plan's budgets; None where it states none.
     """
 
@@ -251,7 +253,10 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredScope:
-    """All that was measured in one scope. created: UTC, ISO 8601. command: the command line. model: which weights ran."""
+    """All that was measured in one scope.
+
+    created: UTC, ISO 8601. command: the command line. model: which weights ran, in words.
+    """
 
     profile: str
     steps: int
@@ -286,7 +291,7 @@ class MeasuredScope:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """An evidence document. edited: it was changed after it was written, since its digest does not fit what it holds."""
+    """An evidence document. edited: changed after it was written; its digest does not fit what it holds."""
 
     plan: str
     scopes: tuple[MeasuredScope, ...]

@@ -1,4 +1,4 @@
-"""File → Evidence: JSON, then kind and version, then the schema, then the digest, then what the document must agree on."""
+"""File → Evidence: JSON, then kind and version, the schema, the digest, and what the document must agree on."""
 
 from __future__ import annotations
 

@@ -48,7 +48,9 @@ def status(
 
 
 def profile_digests(plan: Plan, tables: Tables) -> dict[str, str]:
-    """The digest of every profile that the tables are of, by name, as far as it is known: shipped, or the plan's own."""
+    """The digest of each profile that the tables are of, by name, where it is known: shipped, or the plan's own."""
+    if not tables:
+        return {}
     shipped = {name for name, _ in tables} & set(names())
     own = {profile.name: profile.digest for profile in plan_profiles(plan)}
     return {**{name: load_profile(name).digest for name in shipped}, **own}
@@ -69,7 +71,9 @@ def entry_status(
     if document.edited:
         return "edited"
     table = tables[scope.profile, scope.steps]
-    if differences(entry, table, profiles.get(scope.profile)) or not of_weights(entry, (weights or {}).get(scope.profile)):
+    if differences(entry, table, profiles.get(scope.profile)):
+        return "stale"
+    if not of_weights(entry, (weights or {}).get(scope.profile)):
         return "stale"
     return entry.verdict
 

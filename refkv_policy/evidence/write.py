@@ -106,7 +106,7 @@ def with_scope(evidence: Evidence | None, plan: str, scope: MeasuredScope) -> Ev
 def evidence_text(evidence: Evidence) -> str:
     """The JSON text, the same for the same evidence, pure ASCII.
 
-    Raises PlanError, with every fault, for evidence that could not be read back; TypeError for a value JSON does not have.
+    Raises PlanError, with every fault, for evidence that could not be read back; TypeError for what JSON cannot hold.
     """
     text = json.dumps(to_value(evidence), sort_keys=True, indent=1, ensure_ascii=True) + "\n"
     faults = errors(parse_evidence(text, f"evidence of {evidence.plan}")[1])
@@ -116,7 +116,7 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def write_evidence(path: str | os.PathLike[str], evidence: Evidence) -> str:
-    """Write the evidence beside its place and rename it there; gives its digest. Raises as `evidence_text`, and OSError."""
+    """Write the evidence beside its place, rename it there and give its digest. Raises what `evidence_text` does."""
     data = evidence_text(evidence).encode("ascii")
     place = Path(path)
     handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.part")

@@ -62,15 +62,13 @@ SCHEDULER: dict[str, Any] = {
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """Lower-case word-level tokenizer that spells unknown words letter by letter and ends with `</s>`, as T5's do."""
     table = token_table()
-    tokenizer = Tokenizer(models.WordPiece(vocab=table, unk_token="<unk>", max_input_chars_per_word=40))
+    pad, eos, unk = SPECIAL
+    tokenizer = Tokenizer(models.WordPiece(vocab=table, unk_token=unk, max_input_chars_per_word=40))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(), normalizers.Replace(Regex("-"), " ")]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", table["</s>"])]
-    )
-    pad, eos, unk = SPECIAL
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {eos}", special_tokens=[(eos, table[eos])])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=pad, eos_token=eos, unk_token=unk, model_max_length=MAX_SEQUENCE_LENGTH
     )
@@ -108,14 +106,13 @@ def random_pipeline(seed: int = 0) -> WanVACEPipeline:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        pipe = WanVACEPipeline(
+        return WanVACEPipeline(
             tokenizer=build_tokenizer(),
             text_encoder=UMT5EncoderModel(text_encoder_config()).eval(),
             vae=AutoencoderKLWan(**VAE).eval(),
             scheduler=build_scheduler(),
             transformer=WanVACETransformer3DModel(**TRANSFORMER).eval(),
         )
-    return pipe
 
 
 def write_settings(folder: Path) -> None:

@@ -48,6 +48,7 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
+        """Take the current weights into the average."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         torch._foreach_lerp_(self.values, [p.detach() for p in self.parameters], 1 - decay)
@@ -79,6 +80,7 @@ class Progress:
         self.curve: list[tuple[int, float]] = []
 
     def update(self, step: int, loss: float, note: str = "") -> None:
+        """Take in the loss of a step just done; print where a line is due."""
         self.smooth = loss if self.smooth is None else 0.98 * self.smooth + 0.02 * loss
         if (step + 1) % self.every and step + 1 != self.steps:
             return

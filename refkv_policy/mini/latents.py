@@ -20,15 +20,17 @@ from refkv_policy.mini.data import training_clip
 from refkv_policy.mini.train_vae import encode_mean, fast_training
 
 SHARD = 100
-SHARDS = 30
+SHARDS = 20
 SYNTHETIC = 0.6
 KIND_SHARES = (0.7, 0.15, 0.15)  # of KINDS
 
 
 @dataclass(frozen=True)
 class Latents:
-    """Normalised latents of n clips: `x` and `reactive` and `inactive` float16 (n, 16, 5, 12, 12), `mask` bool
-    (n, 64, 5, 12, 12), captions and control kinds."""
+    """Normalised latents of n clips, with their captions and control kinds.
+
+    `x`, `inactive`, `reactive`: float16 (n, 16, 5, 12, 12); `mask`: bool (n, 64, 5, 12, 12).
+    """
 
     x: Tensor
     inactive: Tensor
@@ -70,25 +72,31 @@ def _control(frames: np.ndarray, kind: str, rng: np.random.Generator) -> tuple[n
 def encode_shard(vae: AutoencoderKLWan, seed: int, shard: int) -> dict[str, Any]:
     """The shard's latents, from clip seeds that depend on `seed` and `shard` only."""
     mean, std = statistics(vae)
-
-    def encode(video: Tensor) -> Tensor:
-        return ((encode_mean(vae, video[None]) - mean) / std)[0].half()
-
-    nothing = encode(torch.zeros(3, FRAMES, SIZE, SIZE))
+    empty = torch.zeros(3, FRAMES, SIZE, SIZE)
+    videos: list[Tensor] = [empty]
     rows: dict[str, list[Any]] = {k: [] for k in ("x", "inactive", "reactive", "mask", "captions", "kinds")}
+
+    def add(video: Tensor) -> int:
+        videos.append(video)
+        return len(videos) - 1
+
     for i in range(shard * SHARD, (shard + 1) * SHARD):
         clip = training_clip(seed * 1_000_000 + 500_000 + i, FRAMES, SIZE, SYNTHETIC)
         rng = np.random.default_rng([5, seed, i])
         kind = str(rng.choice(KINDS, p=KIND_SHARES))
         control, mask = _control(clip.frames, kind, rng)
         video, hole = to_tensor(control), torch.from_numpy(mask > 127).movedim(-1, 0).float()
-        rows["x"].append(encode(to_tensor(clip.frames)))
-        # Where the whole clip is to be made, what stays is black-free zeros; where a part is, what is to be made is.
-        rows["inactive"].append(encode(video * (1 - hole)) if kind == "inpaint" else nothing)
-        rows["reactive"].append(encode(video * hole))
+        rows["x"].append(add(to_tensor(clip.frames)))
+        # Nothing of a clip stays unless it is painted into; what is to be painted is then as good as middle grey.
+        rows["inactive"].append(add(video * (1 - hole)) if kind == "inpaint" else 0)
+        rows["reactive"].append(0 if kind == "inpaint" else add(video))
         rows["mask"].append(mask_channels(mask))
         rows["captions"].append(clip.caption)
         rows["kinds"].append(kind)
+    encoded = torch.cat([encode_mean(vae, torch.stack(videos[i : i + 4])) for i in range(0, len(videos), 4)])
+    encoded = ((encoded - mean) / std).half()
+    for part in ("x", "inactive", "reactive"):
+        rows[part] = [encoded[i] for i in rows[part]]
     return {k: torch.stack(v) if isinstance(v[0], Tensor) else v for k, v in rows.items()}
 
 

@@ -1,7 +1,7 @@
 """Stage `vae`: train the autoencoder and set its latent statistics.
 
-Images (single frames) three steps of four, five-frame clips on the fourth: the full-resolution convolutions are what
-costs, and on a single first frame the causal 3×3×3 convolution is a 3×3 one over the kernel's last slice.
+Images (single frames) three steps of four, later one of two, five-frame clips on the others: full-resolution
+convolutions are what costs, and on a single first frame the causal 3×3×3 one is a 3×3 one over its last slice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from refkv_policy.mini.data import held_out_real, training_clip
 from refkv_policy.mini.vae_init import linear_start
 
 STAGE = 1
-STEPS = 4800
+STEPS = 3100
+LATE = 2500  # from here on every second step is a clip: motion is what is still coded worst
 PEAK_RATE = 1.0e-3
 POOL = 1100
 POOL_SIDE = 96
@@ -35,6 +36,10 @@ SYNTHETIC = 0.3
 CROP = 64
 IMAGES, CLIPS, CLIP_FRAMES = 8, 2, 5
 LATENT_NOISE = 0.05
+DECODER_STAGE = 11
+DECODER_STEPS = 3000
+DECODER_RATE = 5e-4
+DECODER_NOISE = 0.03
 KL_LIKE = 1e-4
 
 
@@ -114,7 +119,7 @@ def _pool(seed: int, count: int) -> list[np.ndarray]:
 
 
 def _batch(pool: list[np.ndarray], rng: np.random.Generator, step: int) -> Tensor:
-    count, frames = (CLIPS, CLIP_FRAMES) if step % 4 == 3 else (IMAGES, 1)
+    count, frames = (CLIPS, CLIP_FRAMES) if step % 4 == 3 or (step >= LATE and step % 2) else (IMAGES, 1)
     out = []
     for _ in range(count):
         clip = pool[int(rng.integers(len(pool)))]
@@ -131,6 +136,55 @@ def set_statistics(vae: AutoencoderKLWan, pool: list[np.ndarray], count: int = 4
     mean = [round(v, 4) for v in z.mean((0, 2, 3, 4)).tolist()]
     std = [round(v, 4) for v in z.std((0, 2, 3, 4)).tolist()]
     vae.register_to_config(latents_mean=mean, latents_std=std)
+
+
+def train_decoder(folder: Path, seed: int = 0, resume: bool = False, steps: int = DECODER_STEPS) -> None:
+    """Train the decoder on, for the encoder as it is, and write `folder/vae-decoder`.
+
+    Latents do not change, so this may run while a transformer trains on them. Four steps of five see clips.
+    """
+    torch.manual_seed(seed)
+    pool = _pool(seed + 7, POOL)
+    vae = AutoencoderKLWan.from_pretrained(folder / "vae")
+    vae.encoder.requires_grad_(False)
+    vae.quant_conv.requires_grad_(False)
+    parameters = [p for p in vae.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=DECODER_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    average = Average(parameters, decay=0.998)
+    checkpoint, first = folder / "decoder.pt", 0
+    if resume and checkpoint.is_file():
+        state = torch.load(checkpoint)
+        vae.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        average.values, average.updates, first = state["average"], state["updates"], state["step"]
+    test = held_out_real()
+    progress = Progress("decoder", first, steps)
+    with fast_training():
+        for step in range(first, steps):
+            for group in optimizer.param_groups:
+                group["lr"] = cosine(step, steps, DECODER_RATE, warmup=50)
+            x = _batch(pool, step_rng(seed, DECODER_STAGE, step), LATE + 1 if step % 5 else 0)
+            with torch.no_grad():
+                z = encode_mean(vae, x)
+            scale = z.std((0, 2, 3, 4), keepdim=True)
+            noise = torch.randn(z.shape, generator=step_torch(seed, DECODER_STAGE, step))
+            out = decode_open(vae, z + DECODER_NOISE * scale * noise)
+            squared = (out - x).square().mean()
+            optimizer.zero_grad(set_to_none=True)
+            (squared + 0.05 * (out - x).abs().mean()).backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 0.5)
+            optimizer.step()
+            average.update()
+            note = ""
+            if (step + 1) % 500 == 0 or step + 1 == steps:
+                average.swap()
+                note = "held-out PSNR " + " ".join(f"{psnr(vae, clip.frames):.1f}" for clip in test)
+                vae.save_pretrained(folder / "vae-decoder")
+                average.swap()
+                state = {"model": vae.state_dict(), "optimizer": optimizer.state_dict(), "average": average.values}
+                save_checkpoint(checkpoint, {**state, "updates": average.updates, "step": step + 1})
+            progress.update(step, float(squared.detach()), note)
+    (folder / "decoder-curve.json").write_text(json.dumps(progress.curve) + "\n")
 
 
 def train(folder: Path, seed: int = 0, resume: bool = False, steps: int = STEPS) -> AutoencoderKLWan:

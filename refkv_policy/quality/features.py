@@ -94,7 +94,7 @@ class EfficientNetLite0:
         height, width = frames.shape[1:3]
         side = int(224 / 256 * min(height, width))
         top, left = (height - side + 1) // 2, (width - side + 1) // 2
-        square = np.ascontiguousarray(frames[:, top : top + side, left : left + side].transpose(0, 3, 1, 2))
+        square = frames[:, top : top + side, left : left + side].transpose(0, 3, 1, 2).copy()
         resized = F.interpolate(torch.from_numpy(square).to(self.device), (224, 224), mode="bicubic", antialias=True)
         return (255 * resized - 127) / 128
 

@@ -246,11 +246,11 @@ def feature_figures(model: FeatureModel, candidate: Video, reference: Video, fps
 
 
 def cosine(candidate: npt.ArrayLike, reference: npt.ArrayLike) -> tuple[float, ...]:
-    """Cosine of each row with the same row of the other, both (frames, d)."""
+    """Cosine of each row with the same row of the other, both (frames, d); exactly 1 for equal rows."""
     v, r = np.asarray(candidate, np.float64), np.asarray(reference, np.float64)
     if v.shape != r.shape or v.ndim != 2 or not len(v):
         raise MeasureError(f"features of shapes {v.shape} and {r.shape}: both must be (frames, d), of the same frames")
-    lengths = np.linalg.norm(v, axis=1) * np.linalg.norm(r, axis=1)
+    lengths = np.sqrt((v * v).sum(axis=1) * (r * r).sum(axis=1))
     if not (np.isfinite(lengths) & (lengths > 0)).all():
         raise MeasureError("a frame's features are zero or not finite: no direction; check the feature model")
     return tuple(np.clip((v * r).sum(axis=1) / lengths, -1, 1).tolist())

@@ -94,6 +94,7 @@ class Run:
     calls: list[Call]
     branches: Sequence[str]
     outcome: str = "finished"
+    bytes_peak: int = 1000
     header: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -128,7 +129,7 @@ class Run:
         writer.begin(request, {"branches": self.branches, "seed": 7, **self.header}, self.table)
         for call in self.calls:
             writer.step(request, **vars(call))
-        writer.seal(request, outcome=self.outcome, bytes_peak=1000)
+        writer.seal(request, outcome=self.outcome, bytes_peak=self.bytes_peak)
 
 
 def rechained(records: Iterable[Mapping[str, Any]]) -> bytes:

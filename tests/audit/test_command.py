@@ -54,7 +54,7 @@ def test_verify_of_a_broken_or_unsealed_log_exits_with_1(call, log):
     log.write_bytes(b"".join(lines[:5]))
     status, out, _ = call("verify", log)
     assert status == 1
-    assert 'unsealed: 5 lines' in out
+    assert "unsealed: 5 lines" in out
     assert 'note: request "r1" has no seal' in out
     log.write_bytes(b"".join([*lines[:5], *lines[6:]]))
     status, out, _ = call("verify", log)
@@ -128,7 +128,18 @@ def test_summary_is_a_table_of_requests(call, log):
     status, out, _ = call("summary", log)
     lines = out.splitlines()
     assert status == 0
-    assert lines[0].split() == ["request", "outcome", "steps", "hits", "misses", "hit", "rate", "departures", "peak", "bytes"]
+    assert lines[0].split() == [
+        "request",
+        "outcome",
+        "steps",
+        "hits",
+        "misses",
+        "hit",
+        "rate",
+        "departures",
+        "peak",
+        "bytes",
+    ]
     assert lines[1].split() == ["r1", "finished", "7/7", "84", "26", "76.4%", "none", "1000"]
     assert lines[2].startswith("r2       incomplete    7/7")
     assert "2 chain, 1 no_state, 18 unknown_step" in lines[2]

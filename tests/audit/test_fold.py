@@ -61,7 +61,9 @@ def test_a_site_twice_stays_twice():
     assert len(fold([Decision("step", ".", "."), Decision("step", ".", ".")]).entries) == 2
 
 
-@pytest.mark.parametrize("site", ["blocks[1]", "main[01]", "main[1-3]", "main[]", "main[1].Self", "hint[99999]", "", "ma"])
+@pytest.mark.parametrize(
+    "site", ["blocks[1]", "main[01]", "main[1-3]", "main[]", "main[1].Self", "hint[99999]", "", "ma"]
+)
 def test_what_is_no_site_is_refused(site):
     """The writer refuses a name that is not that of one site."""
     with pytest.raises(ValueError, match="site"):

@@ -1,8 +1,10 @@
 """Replay: legal runs pass, illegal ones fail with a sentence."""
 
+from dataclasses import replace
+
 import pytest
 
-from refkv_policy.audit import Decision, verify
+from refkv_policy.audit import AuditWriter, Decision, verify
 
 
 def calls_of(run, branch):
@@ -35,25 +37,12 @@ def uncached(run):
 
 
 def guidance_off(run):
-    """uncond is absent over a refresh; when it is back its state is gone."""
+    """The uncond branch is absent over a refresh; when it is back the hints' state is gone, the text's is not."""
     run.calls = [c for c in run.calls if not (c.branch == "uncond" and c.step in (4, 5))]
-    call = run.at(6, "uncond")
-    for d in list(call.decisions):
-        if d.action in "RF":
-            call.put(d.site, "C" if d.site.endswith("text_kv") else ".", "no_state")
-    run.reached([6])
-    for n in range(4):
-        call.put(f"main[{n}].text_kv", "R", None, 5)
-        run.at(7, "uncond").put(f"main[{n}].text_kv", "R", None, 6)
-    for c in calls_of(run, "cond"):
-        for d in list(c.decisions):
-            if c.step == 6 and d.reason == "chain":
-                c.put(d.site, "-")
-    for site in ("vace[0].text_kv", "vace[1].text_kv", "vace[2].text_kv"):
-        if site == "vace[0].text_kv":
-            run.at(7, "uncond").put(site, "R", None, 1)
-        else:
-            run.at(7, "uncond").put(site, "R", None, 6)
+    for site in ("hint[1]", "hint[2]"):
+        run.at(6, "uncond").put(site, ".", "no_state")
+    for site in ("vace[1]", "vace[2]", "vace[1].text_kv", "vace[2].text_kv"):
+        run.at(6, "uncond").put(site, ".", "chain")
 
 
 def cond_only(run):
@@ -74,17 +63,25 @@ def unknown_call(run):
     run.outcome = "incomplete"
 
 
+def given_up(run):
+    """From the start the request was run without the cache, because of an error."""
+    for call in run.calls:
+        call.step = call.index = call.sigma = None
+        for d in list(call.decisions):
+            call.put(d.site, ".", "error", None, planned=".")
+    run.outcome = "incomplete"
+
+
 def not_kept(run):
     """A refresh was computed and, for want of budget, not kept; what would read it is computed too."""
     for step in (4, 5, 6):
         run.at(step).put("hint[2]", ".", "budget")
-    run.reached([])
     for step in (5, 6):
         for n in (1, 2):
             run.at(step).put(f"vace[{n}]", ".", "chain")
 
 
-LEGAL = [no_state, deeper_hint, uncached, guidance_off, cond_only, stopped, unknown_call, not_kept]
+LEGAL = [no_state, deeper_hint, uncached, guidance_off, cond_only, stopped, unknown_call, given_up, not_kept]
 
 
 @pytest.mark.parametrize("bend", [lambda run: None, *LEGAL], ids=lambda f: f.__name__)
@@ -161,7 +158,7 @@ def unfinished(run):
 
 
 def unexpected_branch(run):
-    """uncond runs though the header expects cond only."""
+    """The uncond branch runs though the header expects cond only."""
     run.branches = ["cond"]
 
 
@@ -187,7 +184,7 @@ def cached_unknown(run):
 
 
 def stale(run):
-    """uncond misses a refresh and is then served the value from before it."""
+    """The uncond branch misses a refresh and is then served the value from before it."""
     run.calls = [c for c in run.calls if not (c.branch == "uncond" and c.step == 4)]
     for step, index in ((5, 4), (6, 5)):
         run.at(step, "uncond").put("hint[1]", "R", None, index)
@@ -224,7 +221,7 @@ ILLEGAL = [
     (put(1, "hint[1]", "R", "budget", 1), "for doing what the table says"),
     (put(0, "main[1]", ".", "error"), "for doing what the table says"),
     (put(2, "hint[1]", "R", None, 1), "its age is 2 steps, and the line says 1"),
-    (put(2, "hint[1]", "R", None, None), "its age is 2 steps, and the line says None"),
+    (put(2, "hint[1]", "R", None, None), "its age is 2 steps, and the line says null"),
     (put(0, "hint[1]", "C", None, 0), "was not served, and still has an age"),
     (put(0, "hint[1]", ".", None, planned="."), "the line says . was planned, and the table says C"),
     (put(1, "hint[1]", "C", "no_state", planned="F"), "the line says F was planned"),
@@ -305,7 +302,7 @@ def test_other_outcomes_than_finished_may_stop_early(tools, tmp_path, outcome):
     ],
 )
 def test_every_claim_of_header_seal_and_close_is_checked(tools, tmp_path, kind, field, value):
-    """A header that disagrees with its table, or a seal or close that miscounts, breaks the log, all hashes being right."""
+    """A header that disagrees with its table, or a seal or close that miscounts, breaks a log with true hashes."""
     path = tools.write(tmp_path / "run.jsonl", tools.obeying())
     records = tools.records(path)
     records.insert(1, {"kind": "event", "request": "r1", "event": "grid_supplied", "fields": {}})
@@ -346,14 +343,12 @@ def test_absent_branches_and_unknown_calls_are_told(tools, tmp_path):
     assert notes == (
         'request "r1": uncond did not run at 7 of the steps that ran, the first of them 0',
         'request "r2": cond did not run at 1 of the steps that ran, the first of them 2',
-        'request "r2": 1 calls did not know their step or branch and were computed',
+        'request "r2": calls without a place in the table, computed throughout: 1',
     )
 
 
 def test_requests_may_interleave(tools, tmp_path):
     """Two requests open at once in one session are each replayed by themselves."""
-    from refkv_policy.audit import AuditWriter
-
     one, two = tools.obeying(), tools.obeying()
     no_state(two)
     with AuditWriter(tmp_path / "run.jsonl") as writer:
@@ -366,3 +361,32 @@ def test_requests_may_interleave(tools, tmp_path):
             writer.seal(name, outcome="finished", bytes_peak=1000)
     found = verify(tmp_path / "run.jsonl")
     assert (found.outcome, found.problems) == ("ok", ())
+
+
+ONLINE = {"signal": 0.04, "threshold": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("hint", "reason", "age", "block", "legal"),
+    [
+        ("R", None, 1, "-", True),
+        ("F", None, 1, "-", True),
+        ("C", None, None, ".", True),
+        (".", None, None, ".", True),
+        (".", "no_state", None, ".", True),
+        ("R", None, 1, ".", True),
+        ("R", "budget", 1, "-", False),
+        (".", "because", None, ".", False),
+        ("-", None, None, "-", False),
+        ("C", None, None, "-", False),
+    ],
+)
+def test_a_cell_decided_online_may_go_either_way(tools, tmp_path, hint, reason, age, block, legal):
+    """`?` is served or computed as its rule decided; a block is skipped only where the hint above it was served."""
+    rows = [replace(r, cond="C?") if r.stack == "hint" else replace(r, cond="..") for r in tools.tiny.rows]
+    run = tools.obeying(replace(tools.tiny, rows=tuple(rows)), ["cond"])
+    run.at(1).put("hint[0]", hint, reason, age, **ONLINE)
+    run.at(1).put("vace[0]", block)
+    found = verify(tools.write(tmp_path / "run.jsonl", run))
+    assert (found.outcome == "ok") == legal, found.problems
+    assert tools.records(tmp_path / "run.jsonl")[2]["decisions"][-1]["signal"] == 0.04

@@ -25,7 +25,9 @@ def test_totals_of_an_obedient_run_are_the_tables_cells(tools):
 
 def test_rows_without_a_rule_and_cells_not_reached_count_as_neither(tools):
     """`-` counts as neither hit nor miss; a computed site that no rule governs counts in `sites` only."""
-    totals = Totals.none(tools.table).plus("cond", [Decision("vace[1].text_kv", "-", "-"), Decision("main[0]", ".", ".")])
+    totals = Totals.none(tools.table).plus(
+        "cond", [Decision("vace[1].text_kv", "-", "-"), Decision("main[0]", ".", ".")]
+    )
     assert (totals.hits, totals.misses) == (0, 0)
     assert totals.to_dict()["sites"] == {"main[0]": {"cond": [0, 1]}}
     assert totals.hit_rate is None

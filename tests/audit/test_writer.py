@@ -7,7 +7,17 @@ import threading
 
 import pytest
 
-from refkv_policy.audit import AuditError, AuditWriter, Decision, NullWriter, fold, free_path, outcome_of, read_log, verify
+from refkv_policy.audit import (
+    AuditError,
+    AuditWriter,
+    Decision,
+    NullWriter,
+    fold,
+    free_path,
+    outcome_of,
+    read_log,
+    verify,
+)
 
 HEADER = {"branches": ["cond"]}
 
@@ -63,7 +73,7 @@ def test_each_step_is_on_disk_as_one_whole_line_when_the_call_returns(tools, tmp
 
 @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}, b"x", {"deep": [complex(1)]}])
 def test_a_header_value_that_cannot_be_written_is_refused_up_front(tools, tmp_path, value):
-    """begin raises, writes nothing, and the same request may begin again."""
+    """It raises, writes nothing, and the same request may begin again."""
     with AuditWriter(tmp_path / "run.jsonl") as writer:
         for header in ({**HEADER, "seed": value}, {**HEADER, "versions": {"torch": value}}):
             with pytest.raises(AuditError):
@@ -74,7 +84,8 @@ def test_a_header_value_that_cannot_be_written_is_refused_up_front(tools, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "header", [{}, {"branches": []}, {"branches": ["uncond", "cond"]}, {**HEADER, "hash": "x"}, {**HEADER, "digests": 1}]
+    "header",
+    [{}, {"branches": []}, {"branches": ["uncond", "cond"]}, {**HEADER, "hash": "x"}, {**HEADER, "digests": 1}],
 )
 def test_a_header_without_branches_or_with_reserved_keys_is_refused(tools, header):
     """The header names its branches, and leaves to the writer what is the writer's."""
@@ -119,6 +130,7 @@ class Interrupting:
         return getattr(self.file, name)
 
     def write(self, data):
+        """Write, or write some of it and raise, once."""
         if self.error is None:
             return self.file.write(data)
         error, self.error = self.error, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -119,9 +120,10 @@ def test_the_digest_is_of_the_meaning() -> None:
 
 def test_the_digest_is_sha256_of_canonical_json() -> None:
     """The digest equals one computed by hand from the JSON form of the plan."""
-    text = '{"caches":[],"kind":"plan","models":["any"],"name":"a","run":{"guidance":5,"sampler":{"flow_shift":3,"name":"unipc"},"shapes":[{"frames":17,"size":"96x96"}],"steps":[30]},"version":1}'  # noqa: E501
-    import hashlib
-
+    text = (
+        '{"caches":[],"description":"\\u00e9","kind":"plan","models":["any"],"name":"a","run":{"guidance":5,'
+        '"sampler":{"flow_shift":3,"name":"unipc"},"shapes":[{"frames":17,"size":"96x96"}],"steps":[30]},"version":1}'
+    )
     plan, _ = parse_plan(text)
     assert plan is not None
     assert plan_digest(plan) == "sha256:" + hashlib.sha256(text.encode()).hexdigest()

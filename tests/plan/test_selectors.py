@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +13,12 @@ from refkv_policy.plan.selectors import PARTS, SelectorError, Site, parse_sites,
 
 COUNTS = {"main": 30, "vace": 15, "hint": 15}
 SETS = {"hint": {"deep": "8-14", "ends": "0-1,13-14", "most": "all,!0"}, "main": {"early": "0-9"}}
+Written = tuple[bool, str, int, int]
+"""Whether a term excludes, its kind, and its one or two numbers."""
 BLANKS = st.sampled_from(["", " ", "  "])
 
 
-def reading(terms: list[tuple[bool, str, int, int]], count: int) -> set[int] | None:
+def reading(terms: list[Written], count: int) -> set[int] | None:
     """The numbers that terms name, by asking of each number in turn; None where a term does nothing or goes too far."""
     kept: set[int] = set()
     for position, (exclude, kind, a, b) in enumerate(terms):
@@ -28,7 +31,7 @@ def reading(terms: list[tuple[bool, str, int, int]], count: int) -> set[int] | N
             or (kind == "first" and n < a)
             or (kind == "last" and count - a <= n < count)
         }
-        if any(n >= count for n in named) or (kind in ("first", "last") and a > count):
+        if any(n >= count for n in named) or (kind in ("first", "last") and not 0 < a <= count):
             return None
         if exclude and (position == 0 or not named & kept):
             return None
@@ -36,7 +39,7 @@ def reading(terms: list[tuple[bool, str, int, int]], count: int) -> set[int] | N
     return kept or None
 
 
-def written(term: tuple[bool, str, int, int], dash: str, blank: str) -> str:
+def written(term: Written, dash: str, blank: str) -> str:
     """A term as text."""
     exclude, kind, a, b = term
     body = {
@@ -49,21 +52,17 @@ def written(term: tuple[bool, str, int, int], dash: str, blank: str) -> str:
     return ("!" + blank if exclude else "") + body
 
 
-def terms(kinds: list[str], top: int, excluding: bool = True) -> st.SearchStrategy[list[tuple[bool, str, int, int]]]:
+def terms(kinds: list[str], top: int, excluding: bool = True) -> st.SearchStrategy[list[Written]]:
     """Lists of terms, of which a number may be just out of range."""
     numbers = st.tuples(st.integers(0, top), st.integers(0, top)).map(sorted)
     exclude = st.booleans() if excluding else st.just(False)
-    one = st.tuples(exclude, st.sampled_from(kinds), numbers).map(
-        lambda t: (t[0], t[1], max(t[2][0], 1), max(t[2][1], 1))
-    )
+    one = st.tuples(exclude, st.sampled_from(kinds), numbers).map(lambda t: (t[0], t[1], *t[2]))
     return st.lists(one, min_size=1, max_size=6)
 
 
 @settings(deadline=None)
 @given(terms(["all", "one", "range"], 16), st.sampled_from(["", *PARTS]), BLANKS)
-def test_site_selectors_name_what_brute_force_says(
-    found: list[tuple[bool, str, int, int]], part: str, blank: str
-) -> None:
+def test_site_selectors_name_what_brute_force_says(found: list[Written], part: str, blank: str) -> None:
     """A selector's sites are those that its terms name one after the other, or it is refused where a term is void."""
     text = f"vace[{(',' + blank).join(written(term, '-', blank) for term in found)}]" + (f".{part}" if part else "")
     expected = reading(found, COUNTS["vace"])
@@ -76,7 +75,7 @@ def test_site_selectors_name_what_brute_force_says(
 
 @settings(deadline=None)
 @given(terms(["all", "one", "range", "first", "last"], 31), BLANKS)
-def test_windows_name_what_brute_force_says(found: list[tuple[bool, str, int, int]], blank: str) -> None:
+def test_windows_name_what_brute_force_says(found: list[Written], blank: str) -> None:
     """A window's steps are those that its terms name one after the other, or it is refused where a term is void."""
     text = (blank + ",").join(written(term, "..", blank) for term in found)
     expected = reading(found, 30)
@@ -89,7 +88,7 @@ def test_windows_name_what_brute_force_says(found: list[tuple[bool, str, int, in
 
 @settings(deadline=None)
 @given(terms(["one", "range"], 31, excluding=False), BLANKS)
-def test_step_lists_name_what_brute_force_says(found: list[tuple[bool, str, int, int]], blank: str) -> None:
+def test_step_lists_name_what_brute_force_says(found: list[Written], blank: str) -> None:
     """A list of steps names each of its steps once, ascending, or is refused when one is out of range."""
     text = ("," + blank).join(written(term, "-", blank) for term in found)
     expected = reading(found, 30)
@@ -170,15 +169,23 @@ def test_a_faulty_set_is_the_profiles_fault(text: str) -> None:
 def test_any_text_is_read_or_refused_in_place(text: str) -> None:
     """No text gives anything but a selector or an error with a rule, a mend and offsets within the text."""
     for parse in (parse_sites, parse_steps, parse_window):
-        try:
-            parse(text)
-        except SelectorError as error:
+        error = refusal(parse, text)
+        if error is not None:
             assert error.rule is not None
             assert re.fullmatch(r"RKV20[1-9]", error.rule.code)
             assert 0 <= error.start <= error.end <= len(text)
             assert error.message
             assert error.mend
             assert text == "" or error.start < error.end
+
+
+def refusal(parse: Callable[[str], object], text: str) -> SelectorError | None:
+    """The error that parsing a text gives, if any."""
+    try:
+        parse(text)
+    except SelectorError as error:
+        return error
+    return None
 
 
 @pytest.mark.parametrize("text", ["main[0:3]", "main[1,0:3]", "main[:3]", "main[2:]", "main[::2]"])

@@ -36,15 +36,13 @@ def only(diagnostics: tuple[Diagnostic, ...]) -> tuple[str, Span | None]:
         ("~", None), ("null", None), ("Null", None), ("nUll", "nUll"), ("", None),
         ("12", 12), ("012", 12), ("-0", 0), ("+7", 7), ("0o14", 12), ("0x1F", 31), ("0b11", "0b11"), ("1_000", "1_000"),
         ("1:30", "1:30"), ("2026-11-29", "2026-11-29"), ("2026-11-29 10:00:00", "2026-11-29 10:00:00"),
-        ("4.0", 4.0), ("4.", 4.0), (".5", 0.5), ("1e3", 1000.0), ("1.5E-3", 0.0015), ("1e", "1e"), (".", "."), ("-", None),
+        ("4.0", 4.0), ("4.", 4.0), (".5", 0.5), ("1e3", 1000.0), ("1.5E-3", 0.0015), ("1e", "1e"), (".", "."),
         ("1..27", "1..27"), ("0-3", "0-3"), ("1.2.3", "1.2.3"), ("=", "="), ("'12'", "12"), ('"true"', "true"),
-        ("०", "०"), ("-.5", -0.5), ("--1", "--1"), (".inf.", ".inf."), ("nan", "nan"), ("inf", "inf"), ("Infinity", "Infinity"),
+        ("०", "०"), ("-.5", -0.5), ("--1", "--1"), (".inf.", ".inf."), ("nan", "nan"), ("inf", "inf"), ("0o8", "0o8"),
     ],
 )  # fmt: skip
 def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
     """Plain scalars resolve by the core schema of YAML 1.2 (section 10.3.2); quoted ones are texts."""
-    if text == "-":
-        text, value = "[-x]", ["-x"]
     document, diagnostics = load_document(f"key: {text}\n", "f.yaml")
     assert not diagnostics
     assert document is not None
@@ -62,7 +60,7 @@ def test_numbers_that_cannot_be_kept_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("loader", [yaml.Loader, getattr(yaml, "CLoader", yaml.Loader)])
 def test_spans_count_characters(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys and values have exact spans behind non-ASCII characters, emoji and Windows line breaks, with both parsers."""
+    """Spans are exact behind non-ASCII characters, emoji and Windows line breaks, with both parsers."""
     monkeypatch.setattr(yaml_events, "LOADER", loader)
     text = "é: {\U0001f600: 'a é', b:   x y  }\r\nlist:\r\n  - \"q\"\r\n  - [1,\r\n     2]\r\nlast: end # note\r\n"
     document, diagnostics = load_document(text, "f.yaml")
