@@ -34,7 +34,10 @@ def transformer(profile: Profile, dtype: torch.dtype, device: str) -> WanVACETra
             vace_layers=list(profile.vace_at),
             vace_in_channels=profile.vace_in_channels,
         )
-    return model.to(dtype).eval().requires_grad_(False)
+    for name, value in model.named_parameters():  # as `from_pretrained` does
+        kept = any(part in name.split(".") for part in model._keep_in_fp32_modules)
+        value.data = value.data.to(torch.float32 if kept else dtype)
+    return model.eval().requires_grad_(False)
 
 
 def twin(model: WanVACETransformer3DModel) -> WanVACETransformer3DModel:

@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--frames", default="17,81")
-    parser.add_argument("--plans", type=Path, nargs="*", default=sorted((ROOT / "plans").glob("*.yaml")))
+    parser.add_argument("--plans", type=Path, nargs="*", default=sorted((ROOT / "plans").glob("wan21_*.yaml")))
     options = parser.parse_args()
     if torch.cuda.is_available():
         print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from timing import interleave, interval, ratios, table, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
-PLANS = sorted((ROOT / "plans").glob("*.yaml"))
+PLANS = sorted((ROOT / "plans").glob("wan21_*.yaml"))
 SCHEMA = ROOT / "schemas" / "plan.v1.schema.json"
 
 

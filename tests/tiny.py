@@ -15,9 +15,11 @@ from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanVACEPipeline
 from torch import Tensor, nn
 from transformers import UMT5EncoderModel
 
-from refkv_policy.compiler import HookTable, compile_plan
+from refkv_policy.compiler import HookTable, Row, TableRule, compile_plan
+from refkv_policy.compiler.sigmas import sigma_grid
 from refkv_policy.mini.architecture import build_tokenizer, text_encoder_config
-from refkv_policy.plan import parse_plan
+from refkv_policy.plan import Sampler, parse_plan
+from refkv_policy.runtime import wan_vace
 
 torch.set_num_threads(1)
 
@@ -94,13 +96,13 @@ def embeds(seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def run(
     pipe: WanVACEPipeline, *, steps: int = 6, guidance: float = 5.0, size: int = 32, frames: int = 5, seed: int = 0,
-    prompt: int = 1, video: int = 3, **others: Any,
+    text: int = 1, clip: int = 3, **others: Any,
 ) -> Tensor:
-    """Latents of one generation. prompt, video: seeds of made-up ones."""
+    """Latents of one generation. text, clip: seeds of a made-up prompt and video; others: arguments of the pipeline."""
     dtype = pipe.transformer.dtype
-    clip = noise(1, frames, 3, size, size, seed=video).clamp(-1, 1)
+    video = noise(1, frames, 3, size, size, seed=clip).sigmoid()
     arguments: dict[str, Any] = {
-        "prompt_embeds": embeds(prompt, dtype), "negative_prompt_embeds": embeds(prompt + 100, dtype), "video": clip,
+        "prompt_embeds": embeds(text, dtype), "negative_prompt_embeds": embeds(text + 100, dtype), "video": video,
         "mask": torch.ones(1, frames, 3, size, size), "height": size, "width": size, "num_frames": frames,
         "num_inference_steps": steps, "guidance_scale": guidance, "output_type": "latent",
         "generator": torch.Generator().manual_seed(seed),
@@ -142,6 +144,46 @@ def compiled(
     return compile_plan(plan, model, steps)
 
 
+def written(
+    model: WanVACETransformer3DModel, steps: int, rows: Mapping[str, str | tuple[str, str]] | None = None, *,
+    rules: tuple[TableRule, ...] = (), shift: float = 3.0, guidance: tuple[float, ...] = (5.0, 1.0),
+) -> HookTable:
+    """A table written by hand, without the compiler: the given rows, `.` at every other site.
+
+    rows: actions by site, or a pair for cond and uncond. Each row that is given is governed by the rule whose index ends
+    its site (`hint[1]@0`), or by rule 0 where rules are given.
+    """
+    layout, given = wan_vace.layout_of(model), dict(rows or {})
+    rows_by_site: dict[str, tuple[str | tuple[str, str], int | None]] = {}
+    for site, actions in given.items():
+        name, _, rule = site.partition("@")
+        rows_by_site[name] = actions, int(rule or 0) if rules else None
+    count = {"main": layout.main_blocks, "vace": len(layout.vace_at), "hint": len(layout.vace_at)}
+    sites = [("step", None, None)]
+    for stack in ("main", "vace", "hint"):
+        for index in range(count[stack]):
+            sites.append((stack, index, None))
+            if f"{stack}[{index}].text_kv" in rows_by_site:
+                sites.append((stack, index, "text_kv"))
+    result = []
+    for stack, index, part in sites:
+        name = Row(stack, index, part, "", "").site
+        actions, rule = rows_by_site.pop(name, ("." * steps, None))
+        cond, uncond = (actions, actions) if isinstance(actions, str) else actions
+        result.append(Row(stack, index, part, cond, uncond, rule))
+    assert not rows_by_site, f"no such sites: {list(rows_by_site)}"
+    return HookTable(
+        plan="by hand", plan_digest="", profile="any", layout=layout, steps=steps, evaluated=tuple(range(steps)),
+        sigmas=sigma_grid(Sampler("unipc", shift), steps), sampler="unipc", flow_shift=shift, guidance=guidance,
+        rules=rules, rows=tuple(result),
+    )
+
+
+def rule(method: str = "hint_reuse", *, history: int = 1, tier: str = "P1", **others: Any) -> TableRule:
+    """A rule of a table written by hand."""
+    return TableRule(name="by hand", method=method, tier=tier, risk=None, history=history, **others)
+
+
 @dataclass
 class Counts:
     """Calls of sub-modules by name, in the order they came."""
@@ -151,10 +193,6 @@ class Counts:
     def of(self, *names: str) -> int:
         """How often any of the named modules was called."""
         return sum(call in names for call in self.calls)
-
-    def steps(self, name: str) -> int:
-        """How often one module was called."""
-        return self.of(name)
 
 
 @contextmanager

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +15,7 @@ from refkv_policy.plan.diagnostic import PlanError, RefkvError
 FINE, FALLS_SHORT, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses. 130 is what shells report for a command ended by Ctrl-C."""
 
-COMMANDS = ("run", "validate", "compile", "diff", "explain", "audit", "plans", "models")
+COMMANDS = ("run", "validate", "compile", "diff", "explain", "audit", "drift", "sweep", "gate", "report", "rule", "init", "schema", "plans", "models")
 """Each is a module of this package that defines a command of its own name (a trailing underscore where Python objects)."""
 
 
@@ -100,7 +98,9 @@ class Commands(click.Group):
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """`; did you mean 'x'?` for the closest of `names`, or `.`, to close a sentence with."""
-    close = difflib.get_close_matches(name, names, 1, 0.5)
+    from difflib import get_close_matches  # here, since only a mistake needs it
+
+    close = get_close_matches(name, names, 1, 0.5)
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
@@ -112,7 +112,9 @@ def say(text: str) -> None:
 def tell(error: BaseException, status: int, sentence: str | None = None) -> int:
     """Say an error on stderr, with its traceback under REFKV_DEBUG=1; gives back the status."""
     if os.environ.get("REFKV_DEBUG") == "1":
-        traceback.print_exception(error)
+        from traceback import print_exception
+
+        print_exception(error)
     say(f"refkv: {sentence or error}")
     return status
 

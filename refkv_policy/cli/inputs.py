@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from refkv_policy.plan.model import Shape
-from refkv_policy.video import Clip, control, read_clip, read_image, read_masks
+from refkv_policy.video import Clip, blank, control, read_clip, read_image, read_masks
 from refkv_policy.video.clip import Frames
 
 
@@ -37,22 +37,24 @@ def read_inputs(
     video: str,
     shape: Shape,
     *,
-    kind: str,
+    kind: str | None,
     mask: str | None,
     references: Sequence[str],
     start: int = 0,
     stride: int = 1,
     factor: int = 4,
 ) -> Inputs:
-    """Read and fit every input. Where a mask is given, the control stands in its white parts and the clip elsewhere.
+    """Read and fit every input.
 
-    Raises VideoError.
+    kind: of the control; grey where it is None. With a mask, the clip itself stands in its black parts, and in its
+    white ones the control, or nothing (middle grey) where no kind is asked for. Raises VideoError.
     """
     size = (shape.width, shape.height)
     clip = read_clip(video, shape.frames, size, start=start, stride=stride, factor=factor)
-    shown = control(clip.frames, kind)
-    masks = None
-    if mask is not None:
+    if mask is None:
+        shown, masks = control(clip.frames, kind or "grey"), None
+    else:
         masks = read_masks(mask, shape.frames, size, start=start, stride=stride)
-        shown = np.where(masks > 0, shown, clip.frames)
+        painted = control(clip.frames, kind) if kind else blank(clip.frames, masks)
+        shown = np.where(masks > 127, painted, clip.frames)
     return Inputs(clip, shown, masks, tuple(read_image(r) for r in references))

@@ -1,4 +1,4 @@
-"""Diagnostics as text for people, editors and CI. Each format is one function in one dict; sarif will be another."""
+"""Diagnostics as text for people, editors and CI. Each format is one function in one dict."""
 
 from __future__ import annotations
 
@@ -85,11 +85,18 @@ def _github(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) 
     return "".join(out)
 
 
+def _sarif(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) -> str:
+    from refkv_policy.cli.sarif import sarif  # here, since it reads every rule and example
+
+    return sarif(diagnostics, sources)
+
+
 FORMATS: dict[str, Callable[[tuple[Diagnostic, ...], Sources, bool], str]] = {
     "text": _text,
     "concise": _concise,
     "json": _json,
     "github": _github,
+    "sarif": _sarif,
 }
 
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}

@@ -21,10 +21,10 @@ DEFAULT_PLAN = "wan21_p1_k4"
 @click.option("--model", default="mini", envvar="REFKV_MODEL", metavar="mini|DIR|HUB_ID", show_envvar=True,
               help="The embedded model, a WanVACEPipeline folder, or a hub id.")  # fmt: skip
 @click.option("--video", metavar="V", help="Input clip.  [default: the shipped one]")
-@click.option("--control", type=click.Choice(["grey", "edges", "as-is"]), default="grey",
-              help="What of the clip the model is shown.")  # fmt: skip
+@click.option("--control", type=click.Choice(["grey", "edges", "as-is"]),
+              help="What of the clip the model is shown.  [default: grey; nothing of what a mask marks]")  # fmt: skip
 @click.option("--reference", "references", multiple=True, metavar="IMG", help="Reference image; may be repeated.")
-@click.option("--mask", metavar="M", help="Image or video: white is made anew under the control, black is kept.")
+@click.option("--mask", metavar="M", help="Image or video: white is made anew, black is kept.")
 @click.option("--prompt", help="What it shows.  [default: a description of the shipped clip]")
 @click.option("--negative-prompt", default="", help="What it should not show.", show_default=False)
 @click.option("--steps", type=click.IntRange(1), help="Step count, one the plan lists.")

@@ -65,7 +65,7 @@ def figures_text(label: str, prediction: Prediction) -> str:
     lines = [
         f"{label}:",
         f"  hits {tally.hits}, misses {tally.misses} ({tally.rate:.1%} hits); peak cache {human_bytes(prediction.bytes_peak)};"
-        f" denoising FLOPs saved {prediction.saved:.1%} ({prediction.speedup:.2f}x at most)",
+        f" denoising FLOPs saved {prediction.saved:.2%} ({prediction.speedup:.2f}x at most)",
     ]
     for name in prediction.over_budget:
         need = human_bytes(prediction.bytes_rule[name])

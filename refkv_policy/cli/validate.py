@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +13,10 @@ from refkv_policy.cli.find import STDIN, find_plans
 from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, say
 from refkv_policy.plan.diagnostic import Diagnostic
 
-FORMATS = ("text", "concise", "json", "github")
+if TYPE_CHECKING:
+    from refkv_policy.cli.guard import Guards
+
+FORMATS = ("text", "concise", "json", "github", "sarif")
 STDIN_NAME = "<stdin>"
 NO_FILE = frozenset({"RKV001", "RKV002", "RKV003"})
 """Codes of a file that could not be read at all: the command could not do its work."""
@@ -21,21 +25,25 @@ NO_FILE = frozenset({"RKV001", "RKV002", "RKV003"})
 @click.command("validate")
 @click.argument("plans", nargs=-1, metavar="[PLAN]...")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
-              help="text shows the line, concise is one line a fault, json and github are for machines.")  # fmt: skip
+              help="text shows the line, concise is one line a fault, json, github and sarif are for machines.")  # fmt: skip
+@click.option("--guardrails", "rails", metavar="FILE|none",
+              help="Hold every plan against these guardrails, or none.  [default: those nearest to each plan]")  # fmt: skip
 @click.pass_context
-def validate(ctx: click.Context, plans: tuple[str, ...], form: str) -> None:
+def validate(ctx: click.Context, plans: tuple[str, ...], form: str, rails: str | None) -> None:
     """Check plans.
 
     PLAN is a file, a folder, a glob, or - for the standard input; without one, the folder plans/. Needs no torch and
     no model. Exit status: 0 all are sound, 1 at least one is not, 2 a file could not be read.
     """
+    from refkv_policy.cli.guard import Guards
     from refkv_policy.cli.render import render
 
+    guards = Guards(rails)
     files = find_plans(plans or ("plans",), missing=True)
     sources: dict[str, str] = {}
     found: list[Diagnostic] = []
     for file in files:
-        found += _check(file, sources)
+        found += _check(file, sources, guards)
     output = render(found, form, sources, color=form == "text" and _colourful())
     click.echo(output, nl=False)
     faulty = {d.file for d in found if d.severity == "error"}
@@ -44,7 +52,7 @@ def validate(ctx: click.Context, plans: tuple[str, ...], form: str) -> None:
     ctx.exit(_status(found, faulty))
 
 
-def _check(file: str, sources: dict[str, str]) -> Iterable[Diagnostic]:
+def _check(file: str, sources: dict[str, str], guards: Guards) -> Iterable[Diagnostic]:
     """Every fault of one plan; the text of a faulty one goes to `sources`."""
     from refkv_policy.compiler import check_plan
     from refkv_policy.plan import parse_plan
@@ -57,9 +65,11 @@ def _check(file: str, sources: dict[str, str]) -> Iterable[Diagnostic]:
         text, faults = read_text(file)
     if text is None:
         return faults
-    plan, faults = parse_plan(text, file)
+    of_rails = guards.own(text, file)
+    plan, faults = parse_plan(text, file) if of_rails is None else (None, of_rails)
     if plan is not None:
         faults = (*faults, *check_plan(plan))
+        faults = (*faults, *guards.faults(plan, sources, told=faults))
     if faults:
         sources[file] = text
     return faults

@@ -1,0 +1,25 @@
+"""Guardrails: a repository's rules about plans. Find, read, and hold plans against them. No torch."""
+
+from __future__ import annotations
+
+from refkv_policy.guardrails.check import check_guardrails
+from refkv_policy.guardrails.model import SENSES, Guardrails, thresholds
+from refkv_policy.guardrails.read import (
+    FILES,
+    find_guardrails,
+    guardrails_schema,
+    parse_guardrails,
+    read_guardrails,
+)
+
+__all__ = [
+    "FILES",
+    "SENSES",
+    "Guardrails",
+    "check_guardrails",
+    "find_guardrails",
+    "guardrails_schema",
+    "parse_guardrails",
+    "read_guardrails",
+    "thresholds",
+]

@@ -148,6 +148,12 @@ def photograph_clip(rng: np.random.Generator, name: str, frames: int, side: int)
     return clip[:, :, ::-1] if rng.random() < 0.5 else clip
 
 
+def training_scene(seed: int, synthetic: float = 0.5) -> Scene | None:
+    """The scene behind the training clip of this seed, unrendered; None if that clip is a real one."""
+    rng = np.random.default_rng([1, seed])
+    return random_scene(rng) if rng.random() < synthetic else None
+
+
 def training_clip(seed: int, frames: int, side: int, synthetic: float = 0.5) -> Clip:
     """The training clip of this seed, the same for ever. `synthetic` is the share of synthetic scenes."""
     rng = np.random.default_rng([1, seed])

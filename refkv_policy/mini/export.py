@@ -23,6 +23,8 @@ def _edit_json(path: Path, key: str, value: object) -> None:
 
 def _swap(beside: Path, target: Path) -> None:
     """Put `beside` where `target` is: a reader finds the old folder or the new one, whole."""
+    for file in beside.rglob("*.safetensors"):
+        file.chmod(0o644)  # written readable by their maker only, which a wheel would carry on
     old = target.with_name(target.name + ".old")
     shutil.rmtree(old, ignore_errors=True)
     if target.exists():

@@ -16,12 +16,14 @@ from torch import Tensor
 from refkv_policy.mini.architecture import FRAMES, SIZE
 from refkv_policy.mini.common import to_tensor
 from refkv_policy.mini.controls import KINDS, blank, edges, grey, rectangle
-from refkv_policy.mini.data import training_clip
+from refkv_policy.mini.data import training_clip, training_scene
+from refkv_policy.mini.scenes import object_mask
 from refkv_policy.mini.train_vae import encode_mean, fast_training
 
 SHARD = 100
 SHARDS = 20
 SYNTHETIC = 0.6
+FIRST_SEED = 500_000  # of clips; the autoencoder's start at 0
 KIND_SHARES = (0.7, 0.15, 0.15)  # of KINDS
 
 
@@ -69,8 +71,8 @@ def _control(frames: np.ndarray, kind: str, rng: np.random.Generator) -> tuple[n
 
 
 @torch.no_grad()
-def encode_shard(vae: AutoencoderKLWan, seed: int, shard: int) -> dict[str, Any]:
-    """The shard's latents, from clip seeds that depend on `seed` and `shard` only."""
+def encode_shard(vae: AutoencoderKLWan, shard: int) -> dict[str, Any]:
+    """The shard's latents, from clip seeds that depend on `shard` only: every transformer sees the same clips."""
     mean, std = statistics(vae)
     empty = torch.zeros(3, FRAMES, SIZE, SIZE)
     videos: list[Tensor] = [empty]
@@ -81,8 +83,8 @@ def encode_shard(vae: AutoencoderKLWan, seed: int, shard: int) -> dict[str, Any]
         return len(videos) - 1
 
     for i in range(shard * SHARD, (shard + 1) * SHARD):
-        clip = training_clip(seed * 1_000_000 + 500_000 + i, FRAMES, SIZE, SYNTHETIC)
-        rng = np.random.default_rng([5, seed, i])
+        clip = training_clip(FIRST_SEED + i, FRAMES, SIZE, SYNTHETIC)
+        rng = np.random.default_rng([5, 0, i])
         kind = str(rng.choice(KINDS, p=KIND_SHARES))
         control, mask = _control(clip.frames, kind, rng)
         video, hole = to_tensor(control), torch.from_numpy(mask > 127).movedim(-1, 0).float()
@@ -100,7 +102,7 @@ def encode_shard(vae: AutoencoderKLWan, seed: int, shard: int) -> dict[str, Any]
     return {k: torch.stack(v) if isinstance(v[0], Tensor) else v for k, v in rows.items()}
 
 
-def encode_all(vae: AutoencoderKLWan, folder: Path, seed: int, shards: int = SHARDS) -> None:
+def encode_all(vae: AutoencoderKLWan, folder: Path, shards: int = SHARDS) -> None:
     """Write every missing `folder/latents/NNN.pt`."""
     (folder / "latents").mkdir(parents=True, exist_ok=True)
     with fast_training():
@@ -110,9 +112,25 @@ def encode_all(vae: AutoencoderKLWan, folder: Path, seed: int, shards: int = SHA
                 continue
             began = time.monotonic()
             beside = path.with_suffix(".part")
-            torch.save(encode_shard(vae, seed, shard), beside)
+            torch.save(encode_shard(vae, shard), beside)
             os.replace(beside, path)
             print(f"latents {shard + 1}/{shards}  {time.monotonic() - began:.0f} s", flush=True)
+
+
+def object_maps(shard: int) -> Tensor:
+    """Where a shard's scenes have an object: float32 (n, 1, 5, 12, 12) coverage, zero for real clips.
+
+    Drawn again from the clips' seeds; a latent frame is taken at the middle of the frames it stands for.
+    """
+    side = SIZE // 8
+    out = torch.zeros(SHARD, 1, (FRAMES + 3) // 4, side, side)
+    for row in range(SHARD):
+        scene = training_scene(FIRST_SEED + shard * SHARD + row, SYNTHETIC)
+        for k in range(out.shape[2] if scene else 0):
+            for thing in scene.things:
+                cover = torch.from_numpy(object_mask(thing, max(4 * k - 2, 0), side, side))
+                out[row, 0, k] = torch.maximum(out[row, 0, k], cover)
+    return out
 
 
 def load(folder: Path, shards: range) -> list[dict[str, Any]]:

@@ -19,17 +19,17 @@ from refkv_policy.mini import latents, train_text, train_transformer, train_vae
 STAGES = ("vae", "text", "latents", "transformer", "decoder", "export", "all")
 
 
-def _encode_shards(folder: Path, seed: int) -> None:
+def _encode_shards(folder: Path) -> None:
     torch.set_num_threads(1)
     vae = AutoencoderKLWan.from_pretrained(folder / "vae").eval()
-    latents.encode_all(vae, folder, seed)
+    latents.encode_all(vae, folder)
 
 
 def _transformer(folder: Path, source: Path, seed: int, resume: bool, steps: int) -> None:
     """Train on the latents of `source` while a second process encodes those still missing."""
     vae = AutoencoderKLWan.from_pretrained(source / "vae")
     text = UMT5EncoderModel.from_pretrained(source / "text_encoder").eval()
-    encoder = multiprocessing.get_context("spawn").Process(target=_encode_shards, args=(source, 0), daemon=True)
+    encoder = multiprocessing.get_context("spawn").Process(target=_encode_shards, args=(source,), daemon=True)
     encoder.start()
     train_transformer.train(folder, text, latents.statistics(vae)[1], seed, resume, steps, source)
     encoder.join()
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
         elif stage == "text":
             train_text.train(args.out, args.seed)
         elif stage == "latents":
-            _encode_shards(args.out, args.seed)
+            _encode_shards(args.out)
         elif stage == "transformer":
             _transformer(args.out, source, args.seed, args.resume, args.steps)
         elif stage == "decoder":

@@ -20,7 +20,8 @@ from refkv_policy.mini.common import Average, Progress, cosine, save_checkpoint,
 from refkv_policy.mini.train_text import embed
 
 STAGE = 3
-STEPS = 2600
+STEPS = 3000
+OBJECT_WEIGHT = 4.0  # beside 1 elsewhere: objects are small, and their colour is what a prompt is judged by
 BATCH = 8
 PEAK_RATE = 1.0e-3
 WARMUP = 100
@@ -101,13 +102,14 @@ def train(
     empty = embed(text, [""])
     parts: list[dict] = []
     pool: store.Latents | None = None
-    states = empty
+    states, maps = empty, torch.zeros(1)
     progress = Progress("transformer", first, steps)
     for step in range(first, steps):
         if len(parts) < shards_at(step):
             parts += store.load(source, range(len(parts), shards_at(step)))
             pool = store.join(parts)
             states = torch.cat([embed(text, part["captions"]) for part in parts])
+            maps = torch.cat([store.object_maps(shard) for shard in range(len(parts))])
         assert pool is not None
         for group in optimizer.param_groups:
             group["lr"] = cosine(step, steps, PEAK_RATE, WARMUP)
@@ -119,7 +121,8 @@ def train(
         sigma = sigmas(BATCH, g)
         s, noise = sigma.view(-1, 1, 1, 1, 1), torch.randn(x0.shape, generator=g)
         out = model((1 - s) * x0 + s * noise, sigma * 1000, words, control_hidden_states=control, return_dict=False)
-        loss = ((out[0].float() - (noise - x0)).square() * weights).mean()
+        area = 1 + OBJECT_WEIGHT * maps[index]
+        loss = ((out[0].float() - (noise - x0)).square() * weights * (area / area.mean())).mean()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)

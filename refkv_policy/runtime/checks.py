@@ -124,7 +124,7 @@ def check_request(model: Any, pipe: Any | None, scheduler: Any | None, table: Ho
         raise RequestError("the pipeline's scheduler was replaced after the table was attached; detach, and attach again")
     if pipe.transformer is not model:
         raise RequestError("the pipeline's transformer was replaced after the table was attached; detach, and attach again")
-    _check_grid(scheduler, table)
+    check_grid(scheduler, table)
     guidance = guidance_of(pipe)
     if guidance is not None and not any(abs(guidance - g) < 1e-6 for g in table.guidance):
         listed = ", ".join(f"{g:g}" for g in table.guidance)
@@ -134,7 +134,8 @@ def check_request(model: Any, pipe: Any | None, scheduler: Any | None, table: Ho
         )
 
 
-def _check_grid(scheduler: Any, table: HookTable) -> None:
+def check_grid(scheduler: Any, table: HookTable) -> None:
+    """Raises RequestError when the sampler's steps or sigmas are not the table's."""
     sigmas, count = scheduler.sigmas.tolist(), len(table.evaluated)
     if len(scheduler.timesteps) != count:
         thinned = f" (of which {count} are run)" if table.left_out else ""

@@ -18,7 +18,7 @@ from refkv_policy.compiler.table import BRANCHES, HookTable
 from refkv_policy.runtime import checks, wan_vace
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Call, Inputs
-from refkv_policy.runtime.cells import plan_calls, unplanned_call
+from refkv_policy.runtime.cells import CallPlan, plan_calls, unplanned_call
 from refkv_policy.runtime.clock import Moment, PipelineClock, ToldClock
 from refkv_policy.runtime.errors import AttachError, RequestError
 from refkv_policy.runtime.header import request_header, static_header
@@ -80,6 +80,7 @@ class Session:
         self._scheduler = None if pipe is None else pipe.scheduler
         self._clock: PipelineClock | ToldClock = ToldClock(table.evaluated) if pipe is None else PipelineClock(pipe)
         self._plans = plan_calls(table)
+        self._strays: dict[tuple[str, str], CallPlan] = {}
         self._depends = wan_vace.depends_on(table)
         self._adapters = Adapters(model)
         self._header = header
@@ -225,12 +226,15 @@ class Session:
         if not request.planned:
             return self._unplanned_call(moment, "error")
         plan = None if moment.index is None else self._plans.get((str(moment.branch), moment.index))
-        if plan is None or request.strays(plan, inputs):
+        if plan is None or moment.branch not in request.branches or request.strays(plan, inputs):
             return self._unplanned_call(moment, "unknown_step")
         return request.call(plan, inputs, self._adapters())
 
     def _unplanned_call(self, moment: Moment, reason: str) -> Call:
-        return Call(unplanned_call(self.table, moment.branch or UNKNOWN, reason), Store(()), (), reason)
+        key = moment.branch or UNKNOWN, reason
+        if key not in self._strays:
+            self._strays[key] = unplanned_call(self.table, *key)
+        return Call(self._strays[key], Store(()), (), reason)
 
     def _give_up(self, request: Request, error: Exception) -> None:
         """Finish the request without the cache."""

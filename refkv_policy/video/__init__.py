@@ -6,7 +6,7 @@ Needs numpy, PyAV and Pillow; no torch. Every frame array is uint8 RGB of shape 
 from __future__ import annotations
 
 from refkv_policy.video.clip import Clip, VideoError, cover, whole_frames
-from refkv_policy.video.controls import CONTROLS, control
+from refkv_policy.video.controls import CONTROLS, blank, control
 from refkv_policy.video.masks import read_image, read_masks
 from refkv_policy.video.panels import side_by_side
 from refkv_policy.video.read import read_clip
@@ -19,6 +19,7 @@ __all__ = [
     "SHIPPED_PROMPT",
     "Clip",
     "VideoError",
+    "blank",
     "control",
     "cover",
     "read_clip",

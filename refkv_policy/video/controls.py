@@ -15,24 +15,26 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 def grey(frames: Frames) -> Frames:
     """The luma of each pixel in all three channels."""
-    return np.repeat(np.rint(_luma(frames)).astype(np.uint8)[..., None], 3, axis=-1)
+    return _channels(np.floor(_luma(frames) + 0.5))
 
 
 def edges(frames: Frames) -> Frames:
-    """White edges on black: the Sobel gradient's magnitude of the smoothed luma, its 99th percentile at full white.
+    """White lines on black where brightness changes: the Sobel magnitude of the luma less 40, times 1.5.
 
-    The scale is one for the whole clip, so that edges do not flicker, and a clip without any stays black.
+    A fixed scale, so that lines do not flicker; the one the embedded model was trained with.
     """
-    luma = _smooth(_luma(frames))
-    along, across = _sobel(luma, axis=2), _sobel(luma, axis=1)
-    magnitude = np.hypot(along, across)
-    full = max(float(np.percentile(magnitude, 99)), 8.0)
-    return np.repeat(np.clip(magnitude * (255 / full), 0, 255).astype(np.uint8)[..., None], 3, axis=-1)
+    luma = _luma(frames)
+    return _channels(np.clip((np.hypot(_sobel(luma, axis=2), _sobel(luma, axis=1)) - 40) * 1.5, 0, 255))
 
 
 def as_is(frames: Frames) -> Frames:
     """The clip itself, for one that is a control already."""
     return frames
+
+
+def blank(frames: Frames, masks: Frames) -> Frames:
+    """The clip with middle grey where the mask is white: what a VACE model expects where it is to paint freely."""
+    return np.where(masks > 127, np.uint8(128), frames)
 
 
 CONTROLS: dict[str, Callable[[Frames], Frames]] = {"grey": grey, "edges": edges, "as-is": as_is}
@@ -49,12 +51,8 @@ def _luma(frames: Frames) -> npt.NDArray[np.float32]:
     return np.asarray(frames.astype(np.float32) @ LUMA, np.float32)
 
 
-def _smooth(luma: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """A 3 × 3 binomial filter over height and width, edges repeated."""
-    for axis in (1, 2):
-        low, middle, high = _neighbours(luma, axis)
-        luma = np.asarray((low + 2 * middle + high) / 4, np.float32)
-    return luma
+def _channels(values: npt.NDArray[np.float32]) -> Frames:
+    return np.repeat(values.astype(np.uint8)[..., None], 3, axis=-1)
 
 
 def _sobel(luma: npt.NDArray[np.float32], axis: int) -> npt.NDArray[np.float32]:

@@ -62,7 +62,7 @@ def records(tools, tmp_path_factory):
     return records, [(n, path) for n, record in enumerate(records) for path in places(record) if path]
 
 
-@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_value_anywhere_in_a_well_chained_log_gives_a_traceback(data, tools, records, tmp_path):
     """Any JSON in place of any value, all hashes right: verifying, reading and showing never raise."""

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from refkv_policy.video import VideoError, control, read_image, read_masks, side_by_side, write_clip
-from refkv_policy.video.controls import _luma, _smooth, _sobel
+from refkv_policy.video import VideoError, blank, control, read_image, read_masks, side_by_side, write_clip
 
 
 def noise(frames: int = 3, height: int = 20, width: int = 26) -> np.ndarray:
@@ -28,14 +27,24 @@ def test_grey_is_luma_in_all_channels() -> None:
 
 
 def test_edges_use_the_sobel_filter() -> None:
-    """The derivatives equal scipy's Sobel filter, and the smoothing its binomial one."""
-    luma = _luma(noise())
-    for axis in (1, 2):
-        expected = np.stack([ndimage.sobel(f, axis=axis - 1, mode="nearest") for f in luma])
-        assert np.allclose(_sobel(luma, axis), expected, atol=1e-3)
-    across = np.array([1, 2, 1])
-    smooth = np.stack([ndimage.convolve(f, np.outer(across, across) / 16, mode="nearest") for f in luma])
-    assert np.allclose(_smooth(luma), smooth, atol=1e-3)
+    """Edges are the Sobel magnitude by scipy's filter, less 40, times 1.5, within a rounding."""
+    frames = noise()
+    luma = frames.astype(np.float64) @ [0.299, 0.587, 0.114]
+    drawn = control(frames, "edges")
+    for made, picture in zip(drawn, luma, strict=True):
+        magnitude = np.hypot(*(ndimage.sobel(picture, axis=axis, mode="nearest") for axis in (0, 1)))
+        assert np.abs(made[..., 0] - np.clip((magnitude - 40) * 1.5, 0, 255)).max() <= 1.01
+
+
+def test_the_embedded_model_was_trained_on_these_controls() -> None:
+    """Grey, edges and the blanked part of a mask are those of the training data, bit for bit."""
+    from refkv_policy.mini import controls as trained
+
+    frames = noise()
+    masks = np.where(noise() > 127, np.uint8(255), np.uint8(0))
+    assert (control(frames, "grey") == trained.grey(frames)).all()
+    assert (control(frames, "edges") == trained.edges(frames)).all()
+    assert (blank(frames, masks) == trained.blank(frames, masks)).all()
 
 
 def test_edges_are_where_the_picture_changes() -> None:

@@ -1,0 +1,299 @@
+"""What `drift`, `sweep` and `gate` share: their options, the clips, and the bench that their tasks are performed on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from refkv_policy.cli.group import Failure, say
+from refkv_policy.cli.job import Job, prepare
+from refkv_policy.cli.model_folder import ModelFolder
+from refkv_policy.cli.progress import progress
+
+if TYPE_CHECKING:
+    from refkv_policy.quality.metrics import FeatureModel
+    from refkv_policy.quality.sweep import Sweep
+    from refkv_policy.quality.tasks import Conditions, Source, Store
+    from refkv_policy.quality.tasks_bench import Bench
+    from refkv_policy.quality.variants import Variant
+
+C = TypeVar("C", bound=Callable[..., Any])
+NO_CLIP = ".txt"
+"""Beside a clip, a text file of its name holds its prompt."""
+
+
+def model_options(command: C) -> C:
+    """Options on what runs: model, operating point, clips and seeds."""
+    options = (
+        click.option("--model", default="mini", envvar="REFKV_MODEL", metavar="mini|DIR|HUB_ID", show_envvar=True,
+                     help="The embedded model, a WanVACEPipeline folder, or a hub id."),
+        click.option("--clips", type=click.Path(path_type=Path), metavar="DIR",
+                     help="Folder of input clips; x.txt beside x.mp4 is its prompt.  [default: the shipped clip]"),
+        click.option("--prompt", help="Prompt of clips that have no text file."),
+        click.option("--negative-prompt", default="", show_default=False, help="What no clip should show."),
+        click.option("--control", type=click.Choice(["grey", "edges", "as-is"]), default="grey",
+                     help="What of a clip the model is shown."),
+        click.option("--seeds", type=click.IntRange(1), default=2, metavar="N", help="Seeds 0 to N-1 on every clip."),
+        click.option("--steps", type=click.IntRange(1), help="Step count, one the plan lists."),
+        click.option("--guidance", type=float, help="Guidance scale, one the plan lists."),
+        click.option("--size", metavar="WxH", help="Pixels of the output.  [default: the model's, or the plan's first shape]"),
+        click.option("--frames", type=click.IntRange(1), help="Frames of the output, rounded down to 4n+1."),
+        click.option("--fps", type=float, metavar="F", help="Rate the output plays at.  [default: the clip's]"),
+        click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]),
+                     help="Dtype of the transformer.  [default: bfloat16 on an accelerator, else float32]"),
+        click.option("--device", metavar="D", help="Device, such as cuda:0 or cpu.  [default: the best there is]"),
+        click.option("--offload", is_flag=True, help="Keep parts of the model in host memory while others run."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, everything else on stderr."),
+    )  # fmt: skip
+    return functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+def sweep_options(command: C) -> C:
+    """Options on what is varied, measured and kept."""
+    options = (
+        click.option("--vary", "varies", multiple=True, metavar="PATH=V,V…",
+                     help="Values of a rule to try, such as refresh.interval=1,2,4; may be repeated (all combinations)."),
+        click.option("--rule", metavar="NAME", help="The rule that is varied.  [default: the only lossy one]"),
+        click.option("--baselines", type=click.IntRange(2), default=6, metavar="N",
+                     help="Step counts of the baselines, about; each is run plain and re-spaced twice."),
+        click.option("--repeats", type=click.IntRange(0), default=3, metavar="N",
+                     help="Timed pairs (uncached, planned) of every run; 0 takes speed from FLOPs."),
+        click.option("--clock", type=click.Choice(["wall", "cpu"]), default="wall",
+                     help="What pairs are timed by: wall clock, or processor time where a CPU is shared."),
+        click.option("--features", default="stand-in", metavar="stand-in|none|DIR|hub:ID",
+                     help="Feature model: a DINOv2 folder or hub id; without one, a stand-in that gates nothing."),
+        click.option("--metric", help="The metric that errors are of.  [default: pixel_difference]"),
+        click.option("--results", type=click.Path(path_type=Path), default=Path("out/results"), metavar="DIR",
+                     help="Where each task's result is kept; what is there is not run again."),
+        click.option("--executor", type=click.Choice(["local", "ray"]), default="local", help="Where tasks run."),
+        click.option("--workers", type=click.IntRange(1), default=2, metavar="N", help="Workers, of Ray."),
+    )  # fmt: skip
+    return functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+@dataclass(frozen=True)
+class BenchSpec:
+    """What a worker needs to open its bench, in this process or another."""
+
+    model: ModelFolder
+    dtype: str
+    device: str
+    offload: bool
+    features: str
+    threads: int
+    conditions: Conditions
+    folder: Path
+    factor: int
+
+
+def open_bench(spec: BenchSpec, features: Sequence[FeatureModel] | None = None) -> Bench:
+    """Load pipeline and feature models. features: those that are loaded already."""
+    from refkv_policy.cli.libraries import choose_device, choose_dtype, load_pipeline
+    from refkv_policy.quality.tasks import Store
+    from refkv_policy.quality.tasks_bench import Bench
+
+    device = choose_device(spec.device)
+    if device.type == "cpu":
+        import torch
+
+        torch.set_num_threads(spec.threads)
+    pipe = load_pipeline(spec.model, choose_dtype(spec.dtype, device), device, spec.offload)
+    models = load_features(spec.features, spec.device) if features is None else features
+    return Bench(pipe, spec.conditions, models, Store(spec.folder), spec.factor)
+
+
+def load_features(name: str, device: str) -> tuple[FeatureModel, ...]:
+    """The feature models of `--features`: one or none. Raises MeasureError."""
+    from refkv_policy.quality.features import feature_model
+
+    return () if name == "none" else (feature_model(None if name == "stand-in" else name, device),)
+
+
+def prepare_job(options: dict[str, Any], plan: str, out: Path) -> Job:
+    """The job of a command's options, its notes told. Raises Failure, PlanError."""
+    job, notes = prepare(
+        plan=plan,
+        model=options["model"],
+        steps=options["steps"],
+        guidance=options["guidance"],
+        size=options["size"],
+        frames=options["frames"],
+        references=0,
+        seed=0,
+        prompt=options["prompt"] or "",
+        negative_prompt=options["negative_prompt"],
+        out=out,
+        locked=False,
+    )
+    for note in notes:
+        say(f"note: {note}")
+    return job
+
+
+def read_sources(options: dict[str, Any], job: Job) -> tuple[Source, ...]:
+    """The clips, each read once for its digest. Raises Failure, VideoError."""
+    from refkv_policy.quality.tasks import Source, sha256
+    from refkv_policy.video import SHIPPED_PROMPT, read_clip, shipped_clip
+
+    folder, default = options["clips"], options["prompt"]
+    if folder is None:
+        paths, default = [shipped_clip()], default or SHIPPED_PROMPT
+    elif not folder.is_dir():
+        raise Failure(f"--clips {folder} is not a folder; give one with video files")
+    else:
+        paths = sorted(
+            p for p in folder.iterdir() if p.is_file() and p.suffix != NO_CLIP and not p.name.startswith(".")
+        )
+    if not paths:
+        raise Failure(f"--clips {folder} holds no video; put one file a clip there")
+    sources = []
+    for path in paths:
+        text = path.with_suffix(NO_CLIP)
+        prompt = text.read_text("utf-8").strip() if text.is_file() else default or ""
+        size = (job.shape.width, job.shape.height)
+        clip = read_clip(path, job.shape.frames, size, factor=job.profile.vae_scale[0])
+        digest = sha256(clip.frames.tobytes())
+        sources.append(Source(path.name, str(path.resolve()), prompt, digest, options["fps"] or clip.fps))
+        for note in clip.notes:
+            say(f"note: {path.name}: {note}")
+    return tuple(sources)
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """A sweep made ready to run."""
+
+    sweep: Sweep
+    store: Store
+    spec: BenchSpec
+    features: tuple[FeatureModel, ...]
+
+    def run(self, options: dict[str, Any], stages: Sequence[Any] | None = None) -> None:
+        """Run what has no result yet, with a bar on a terminal. stages: only these."""
+        from refkv_policy.quality.tasks_run import missing, run_stages
+
+        wanted = self.sweep.stages() if stages is None else stages
+        left = sum(len(tasks) for _, tasks in missing(wanted, self.store))
+        total = len({task.key for stage in wanted for task in stage.tasks})
+        say(f"{left} of {total} runs are to be made; results in {self.store.folder}")
+        label = [""]
+        remote = options["executor"] == "ray"
+        opener = functools.partial(open_bench, self.spec) if remote else lambda: open_bench(self.spec, self.features)
+        with ExitStack() as stack:
+            step = stack.enter_context(progress("measuring", left, lambda: label[0]))
+
+            def done(task: Any) -> None:
+                label[0] = f"{task.label}, {task.clip.name}, seed {task.seed}"
+                step()
+
+            run_stages(
+                wanted,
+                self.store,
+                opener,
+                executor=options["executor"],
+                workers=options["workers"],
+                gpus=int(self.spec.device.startswith("cuda")),
+                on_done=done,
+            )
+
+
+def ready(options: dict[str, Any], plan: str, default_varies: bool = False) -> Measuring:
+    """Check every option, read clips and digests, and lay out the sweep; the pipeline is not loaded yet.
+
+    default_varies: vary what the plan has to vary where no --vary is given. Raises Failure, PlanError, RefkvError.
+    """
+    from refkv_policy.cli.libraries import choose_device, choose_dtype, needs_run_extra
+
+    job = prepare_job(options, plan, options["results"])
+    variants = _variants(options, job, default_varies)
+    device = choose_device(options["device"])
+    dtype = str(choose_dtype(options["dtype"], device)).removeprefix("torch.")
+    with needs_run_extra():
+        import torch
+
+        from refkv_policy.quality.sweep import Sweep, make_entries
+        from refkv_policy.quality.tasks import Store
+    clips = read_sources(options, job)
+    features = load_features(options["features"], str(device))
+    conditions = make_conditions(options, job, dtype, device, tuple(model.digest for model in features))
+    entries = make_entries(
+        job.plan, job.profile, job.table, variants, job.workload, dtype, job.branches, baselines=options["baselines"]
+    )
+    sweep = Sweep(
+        plan=job.plan,
+        profile=job.profile,
+        table=job.table,
+        guidance=job.guidance,
+        conditions=conditions,
+        clips=clips,
+        seeds=tuple(range(options["seeds"])),
+        repeats=options["repeats"],
+        entries=entries,
+        faults=tuple(v for v in variants if v.table is None),
+    )
+    store = Store(options["results"]).open()
+    spec = BenchSpec(
+        model=job.model,
+        dtype=dtype,
+        device=str(device),
+        offload=options["offload"],
+        features=options["features"],
+        threads=torch.get_num_threads(),
+        conditions=conditions,
+        folder=store.folder.resolve(),
+        factor=job.profile.vae_scale[0],
+    )
+    return Measuring(sweep, store, spec, features)
+
+
+def make_conditions(
+    options: dict[str, Any], job: Job, dtype: str, device: Any, features: tuple[str, ...]
+) -> Conditions:
+    """What all runs share, with the digest of the transformer's stored weights."""
+    import torch
+
+    from refkv_policy.evidence.write import versions
+    from refkv_policy.quality.tasks import Conditions
+    from refkv_policy.runtime.weights import stored_digest
+
+    threads = torch.get_num_threads()
+    named = f"{threads} thread{'s' * (threads > 1)}" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return Conditions(
+        profile=job.profile.name,
+        weights=stored_digest(job.model.path / "transformer"),
+        width=job.shape.width,
+        height=job.shape.height,
+        frames=job.shape.frames,
+        guidance=job.guidance,
+        control=options["control"],
+        negative_prompt=options["negative_prompt"],
+        text_tokens=job.text_tokens,
+        sampler=job.table.sampler,
+        flow_shift=job.table.flow_shift,
+        dtype=dtype,
+        device=f"{device.type}, {named}",
+        features=features,
+        versions=dict(versions()),
+    )
+
+
+def _variants(options: dict[str, Any], job: Job, default_varies: bool) -> tuple[Variant, ...]:
+    from refkv_policy.quality.variants import choose_rule, make_variants, parse_vary
+    from refkv_policy.quality.variants import default_varies as usual
+
+    varies = [parse_vary(text) for text in options["varies"]]
+    if not varies and not (default_varies and job.plan.caches):
+        return ()
+    rule = choose_rule(job.plan, options["rule"])
+    return make_variants(job.plan, job.profile, job.table.steps, rule, varies or usual(job.plan, rule))
+
+
+def fewer(measuring: Measuring, **changes: Any) -> Measuring:
+    """The same with parts of its sweep replaced."""
+    return replace(measuring, sweep=replace(measuring.sweep, **changes))

@@ -1,0 +1,44 @@
+"""`refkv sweep`: variants of a plan against the uncached run, beside fewer steps, plain and re-spaced."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from refkv_policy.cli.group import FALLS_SHORT, say
+from refkv_policy.cli.measuring import model_options, ready, sweep_options
+
+
+@click.command("sweep", context_settings={"show_default": True})
+@click.argument("plan", metavar="PLAN")
+@sweep_options
+@model_options
+@click.pass_context
+def sweep(ctx: click.Context, /, plan: str, **options: Any) -> None:
+    """Measure variants of a plan: errors, latency, memory, hits.
+
+    Each variant, and fewer steps (plain, and re-spaced over the plan's sigmas), runs on every clip and seed and is
+    compared with the uncached run and with one of three times the steps. Results are kept a task at a time: a sweep that
+    was interrupted goes on, and nothing is run twice.
+    """
+    from refkv_policy.quality.sweep_collect import collect
+    from refkv_policy.quality.sweep_text import sweep_json, sweep_text
+
+    measuring = ready(options, plan)
+    made = measuring.sweep
+    click.echo(
+        f"{measuring.spec.model.name} ({made.profile.name}), plan {made.plan.name}: {len(made.entries)} ways to run, "
+        f"{len(made.clips)} clips, {len(made.seeds)} seeds, {made.steps} steps, guidance {made.guidance:g}",
+        err=options["as_json"],
+    )
+    if made.guidance <= 1:
+        say("note: at guidance 1 the loss is a lower bound of that in service; such figures cannot be gated")
+    measuring.run(options)
+    findings = collect(made, measuring.store, options["metric"], options["clock"])
+    click.echo(f"\n{sweep_text(findings)}", err=options["as_json"])
+    if options["as_json"]:
+        click.echo(json.dumps(sweep_json(findings, str(measuring.store.folder)), indent=2))
+    if any(row.faults for row in findings.rows):
+        ctx.exit(FALLS_SHORT)

@@ -1,0 +1,199 @@
+"""Guardrails about what a plan compiles to, judged cell by cell: refreshes, steps, sites and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from refkv_policy import methods
+from refkv_policy.compiler import BRANCHES, HookTable, Row, human_bytes, predict
+from refkv_policy.compiler.table import COMPUTE_KEEP, COMPUTED
+from refkv_policy.guardrails import rules
+from refkv_policy.guardrails.held import Case
+from refkv_policy.guardrails.known import unresolved
+from refkv_policy.guardrails.model import AlwaysComputed, ByteLimit, NeverCached, RefreshBound
+from refkv_policy.plan.model import CacheRule, Path
+from refkv_policy.plan.selectors import SelectorError, Site, parse_sites, parse_window
+from refkv_policy.plan.source import text_span
+from refkv_policy.plan.wording import quoted
+from refkv_policy.profiles import Profile, cost
+from refkv_policy.profiles.cost import ITEMSIZE, Workload
+
+_DONE = {"R": "reused", "F": "forecast", "?": "decided online", "-": "left out"}
+
+
+def check_table(case: Case, table: HookTable) -> None:
+    """Tell the case every guardrail that the table breaks."""
+    model = table.profile
+    for bound in case.guardrails.refresh:
+        if bound.holds_on(model):
+            _check_refresh(case, table, bound)
+    for steps in case.guardrails.always_computed:
+        if steps.holds_on(model):
+            _check_steps(case, table, steps)
+    for sites in case.guardrails.never_cached:
+        if sites.holds_on(model):
+            _check_sites(case, table, sites)
+    for limit in case.guardrails.bytes:
+        if limit.holds_on(model):
+            _check_bytes(case, table, limit)
+
+
+def _governed(case: Case, table: HookTable, tiers: tuple[str, ...]) -> Iterator[tuple[CacheRule, Row, str, list[int]]]:
+    """Each row at which a rule of these tiers acts, with branch and the steps to judge: those that are evaluated.
+
+    Of a schedule, which is what leaves steps out, every step is judged.
+    """
+    for row in table.rows:
+        if row.rule is None or (rule := case.rules.get(table.rules[row.rule].name)) is None:
+            continue
+        if rule.tier in tiers and (row.stack, row.part) in methods.get(rule.method).sites:
+            steps = list(range(table.steps)) if row.stack == "step" else list(table.evaluated)
+            for branch in BRANCHES:
+                yield rule, row, branch, steps
+
+
+def _check_refresh(case: Case, table: HookTable, bound: RefreshBound) -> None:
+    where = {"model": table.profile, "steps": table.steps}
+    for rule, row, branch, steps in _governed(case, table, bound.tiers):
+        computed = [row.actions(branch)[step] in COMPUTED for step in steps]
+        longest = _longest_run(computed)
+        fields = {"name": rule.name, "site": row.site, **where}
+        if bound.largest_interval is not None and longest + 1 > bound.largest_interval:
+            counts = {"served": longest, "interval": longest + 1, "largest": bound.largest_interval}
+            rail = (*bound.path, "largest_interval")
+            case.tell(rules.INTERVAL, case.refresh_path(rule), rail, **fields, **counts)
+        if bound.smallest_count is not None and sum(computed) < bound.smallest_count:
+            counts = {"count": sum(computed), "smallest": bound.smallest_count}
+            case.tell(rules.TOO_FEW, case.refresh_path(rule), (*bound.path, "smallest_count"), **fields, **counts)
+
+
+def _longest_run(computed: list[bool]) -> int:
+    """How many steps at most follow each other without a computed one."""
+    longest = run = 0
+    for fresh in computed:
+        run = 0 if fresh else run + 1
+        longest = max(longest, run)
+    return longest
+
+
+def _check_steps(case: Case, table: HookTable, entry: AlwaysComputed) -> None:
+    rails = case.guardrails.document
+    try:
+        wanted = parse_window(entry.steps).resolve(table.steps)
+    except SelectorError as error:
+        span = text_span(rails, (*entry.path, "steps"), error.start, error.end)
+        fields: dict[str, object] = {"message": error.message, "mend": error.mend, "steps": table.steps}
+        case.tell_of_rails(rules.STEPS_UNRESOLVED.at(rails.file, span, **fields))
+        return
+    for rule, row, branch, steps in _governed(case, table, entry.tiers):
+        for step in steps:
+            if step in wanted and row.actions(branch)[step] not in COMPUTED:
+                window = (*rule.path, "window")
+                path = window if window in case.plan.document.values else case.refresh_path(rule)
+                fields = {"name": rule.name, "site": row.site, "step": step, "window": entry.steps}
+                where = {"model": table.profile, "steps": table.steps}
+                case.tell(rules.NOT_COMPUTED, path, (*entry.path, "steps"), **fields, **where)
+                break
+
+
+def _check_sites(case: Case, table: HookTable, entry: NeverCached) -> None:
+    profile = case.profile(table.profile)
+    single = isinstance(case.guardrails.document.value["never_cached"][entry.path[1]]["sites"], str)
+    for index, text in enumerate(entry.sites):
+        rail: Path = (*entry.path, "sites") if single else (*entry.path, "sites", index)
+        try:
+            guarded = parse_sites(text).resolve(profile.counts, profile.sets)
+        except SelectorError as error:
+            case.tell_of_rails(unresolved(case.guardrails.document, rail, error, profile.name))
+            continue
+        for site in guarded:
+            _check_site(case, table, profile, entry, site, rail)
+
+
+def _check_site(case: Case, table: HookTable, profile: Profile, entry: NeverCached, site: Site, rail: Path) -> None:
+    for row in table.rows:
+        if not _concerns(row, site):
+            continue
+        cells = [(step, row.actions(branch)[step]) for step in table.evaluated for branch in BRANCHES]
+        step, action = next((cell for cell in cells if cell[1] not in COMPUTED), (-1, ""))
+        if step < 0 or (rule := _to_blame(case, table, row, step)) is None or rule.tier not in entry.tiers:
+            continue
+        reason = f": {quoted(entry.reason)}" if entry.reason else ""
+        fields = {"name": rule.name, "site": row.site, "done": _DONE[action], "step": step, "guarded": site}
+        where = {"model": table.profile, "steps": table.steps}
+        case.tell(rules.SITE, _selector_of(case, rule, profile, row), rail, **fields, **where, reason=reason)
+
+
+def _concerns(row: Row, site: Site) -> bool:
+    """Whether a row is of the site, of something that encloses it, or of a part of it."""
+    if row.stack == "step":
+        return True
+    if row.stack != site.stack:
+        return False
+    return row.index in (None, site.index) and (row.part is None or site.part in (None, row.part))
+
+
+def _to_blame(case: Case, table: HookTable, row: Row, step: int) -> CacheRule | None:
+    """The rule by which a row is not computed at a step.
+
+    Its own; or, of a VACE block that nothing needs, that of its hint; or that of the first row which is not computed.
+    """
+    hint = [r for r in (table.by_site.get(f"hint[{row.index}]"),) if r is not None and row.stack == "vace"]
+    others = [r for r in table.rows if any(r.actions(branch)[step] not in COMPUTED for branch in BRANCHES)]
+    index = next((r.rule for r in (row, *hint, *others) if r.rule is not None), None)
+    return None if index is None else case.rules.get(table.rules[index].name)
+
+
+def _selector_of(case: Case, rule: CacheRule, profile: Profile, row: Row) -> Path:
+    """The path of the selector, of the rule's own, that names a row's site; of a VACE block, its hint's."""
+    if not isinstance(case.plan.document.value["caches"][rule.path[1]]["at"], list):
+        return (*rule.path, "at")
+    wanted = {Site(row.stack, row.index, row.part), Site("hint", row.index)}
+    for index, text in enumerate(rule.at):
+        if not wanted.isdisjoint(parse_sites(text).resolve(profile.counts, profile.sets)):
+            return (*rule.path, "at", index)
+    return (*rule.path, "at")
+
+
+def _check_bytes(case: Case, table: HookTable, limit: ByteLimit) -> None:
+    profile = case.profile(table.profile)
+    for index, shape in enumerate(limit.shapes or case.plan.run.shapes):
+        rail: Path = (*limit.path, "shapes", index) if limit.shapes else (*limit.path, "largest")
+        try:
+            tokens = profile.tokens(shape.width, shape.height, shape.frames)
+        except ValueError as error:
+            if limit.shapes:
+                rails, fields = case.guardrails.document, {"message": str(error), "model": profile.name}
+                case.tell_of_rails(rules.SHAPE_UNFIT.at(rails.file, rails.span(rail), **fields))
+            continue
+        work = Workload(tokens, profile.text_tokens)
+        if _at_most(table, profile, work, limit.dtype) <= limit.largest:
+            continue
+        prediction = predict(table, profile, work, limit.dtype)
+        within = [
+            need if (budget := case.rules[name].store.budget) is None else min(need, budget)
+            for name, need in prediction.bytes_rule.items()
+        ]
+        need = min(prediction.bytes_peak, sum(within))
+        if need > limit.largest:
+            shapes = case.plan.run.shapes
+            path: Path = ("run", "shapes", shapes.index(shape)) if shape in shapes else ("caches",)
+            amounts = {"need": _amount(need, limit.largest), "largest": _amount(limit.largest, need)}
+            where = {"shape": shape, "dtype": limit.dtype, "model": table.profile, "steps": table.steps}
+            case.tell(rules.BYTES, path, rail, **amounts, **where)
+
+
+def _at_most(table: HookTable, profile: Profile, work: Workload, dtype: str) -> int:
+    """Bytes that are certainly not exceeded: every kept value at once. Cheaper than predicting, and mostly enough."""
+    total = 0
+    for row in table.rows:
+        if row.rule is not None and COMPUTE_KEEP in row.cond + row.uncond:
+            rule = table.rules[row.rule]
+            itemsize = ITEMSIZE.get(rule.store_dtype, ITEMSIZE[dtype])
+            total += rule.history * cost.value_bytes(profile, work, row.part, itemsize)
+    return total * len(BRANCHES)
+
+
+def _amount(count: int, beside: int) -> str:
+    """The bytes for a person; to the byte where rounding would make them equal to the other amount."""
+    return human_bytes(count) if human_bytes(count) != human_bytes(beside) else f"{count} bytes"

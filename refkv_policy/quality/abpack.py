@@ -1,0 +1,205 @@
+"""The subjective test: a blind pack of pairs for raters, its key apart, and their answers read back. No torch.
+
+Each pair shows the planned and the uncached output of one clip and seed side by side, in an order drawn for that pair, as
+one video, so that the two cannot run apart. Some pairs show the uncached output twice: what is called different there
+tells how far a rater can be trusted.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import json
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refkv_policy.evidence import Interval
+from refkv_policy.evidence.statistics import wilson_interval
+from refkv_policy.plan.diagnostic import RefkvError
+from refkv_policy.quality.abpack_page import page
+from refkv_policy.quality.tasks import whole
+from refkv_policy.video import write_clip
+from refkv_policy.video.clip import Frames
+
+FORMAT = 1
+KEY, ANSWERS = "refkv-ab-key", "refkv-ab-answers"
+LEFT, SAME, RIGHT = "left", "same", "right"
+"""Answers: the left one is noticeably worse, neither is, the right one is."""
+MIN_PAIRS, MIN_RATERS = 20, 5
+"""The RFC's N = 20–30 and 5–10 raters (section 5.3)."""
+CONTROL_SHARE = 6
+"""One equal pair for so many real ones."""
+SHORTEST, GAP, GREY = 240, 16, 128
+LARGEST_ANSWERS = 1 << 20
+
+
+class RatingsError(RefkvError):
+    """A key or an answers file that cannot be used; says which and why."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Both outputs of one clip and seed: uint8 (frames, H, W, 3)."""
+
+    clip: str
+    seed: int
+    planned: Frames
+    uncached: Frames
+    fps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ratings:
+    """What raters said. unnoticed: answers that did not call the planned side worse. controls: answers on equal pairs."""
+
+    raters: int
+    pairs: int
+    answers: int
+    unnoticed: int
+    controls: int
+    false_alarms: int
+
+    @property
+    def share(self) -> float:
+        """Of answers that saw no noticeable degradation."""
+        return self.unnoticed / self.answers
+
+    @property
+    def interval(self) -> Interval:
+        """Wilson's, of the share."""
+        return wilson_interval(self.unnoticed, self.answers)
+
+
+def key_path(folder: Path) -> Path:
+    """Where the key of a pack belongs: beside its folder, which can then be given away whole."""
+    return folder.with_name(f"{folder.name}.key.json")
+
+
+def write_pack(
+    folder: Path, shown: Sequence[Shown], bound: Mapping[str, str], draw: random.Random | None = None
+) -> Path:
+    """Write `index.html` into the folder and the key beside it; gives the key's path.
+
+    bound: what the pack is of, such as plan and table digest; it goes into the key only. draw: for the order; of the
+    operating system unless given. Raises RatingsError where the folder cannot be written.
+    """
+    draw = draw or random.SystemRandom()
+    trials: list[tuple[Shown, str | None]] = [(one, draw.choice((LEFT, RIGHT))) for one in shown]
+    trials += [(one, None) for one in draw.sample(list(shown), max(1, len(shown) // CONTROL_SHARE))]
+    draw.shuffle(trials)
+    videos, pairs = [], []
+    for number, (one, side) in enumerate(trials, 1):
+        left = one.planned if side == LEFT else one.uncached
+        right = one.planned if side == RIGHT else one.uncached
+        videos.append(_video(left, right, one.fps))
+        pairs.append({"pair": number, "clip": one.clip, "seed": one.seed, "planned": side})
+    pack = hashlib.sha256("\0".join(videos).encode()).hexdigest()
+    created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    key = {"format": FORMAT, "kind": KEY, "pack": pack, "created": created, **bound, "pairs": pairs}
+    path = key_path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole(folder / "index.html") as stream:
+            stream.write(page(pack, videos, ANSWERS).encode())
+        with whole(path) as stream:
+            stream.write((json.dumps(key, indent=1) + "\n").encode())
+    except OSError as error:
+        raise RatingsError(
+            f"cannot write the pack into {folder}: {error.strerror}; choose another --ab-pack"
+        ) from error
+    return path
+
+
+def read_ratings(key_file: Path, answer_files: Sequence[Path], table: str | None = None) -> Ratings:
+    """The answers of one pack. table: digest of the hook table that the pack must be of.
+
+    Raises RatingsError: for a file that is not what it should be, answers of another pack, a rater who comes twice, an
+    answer that is missing.
+    """
+    key = _load(key_file, KEY, "the key of a pack")
+    if table is not None and key.get("table") != table:
+        raise RatingsError(f"{key_file} is of a pack of another plan or table; make a new pack of this one")
+    sides = {str(pair["pair"]): pair["planned"] for pair in _pairs(key, key_file)}
+    raters: dict[str, Path] = {}
+    said: list[tuple[str, str]] = []
+    for file in answer_files:
+        given = _answers(file, key, sides)
+        rater = " ".join(str(given["rater"]).split()).casefold()
+        if rater in raters:
+            raise RatingsError(f"{file} and {raters[rater]} are both of rater {given['rater']!r}; a rater counts once")
+        raters[rater] = file
+        said += given["answers"].items()
+    real = [(sides[pair], answer) for pair, answer in said if sides[pair] is not None]
+    equal = [answer for pair, answer in said if sides[pair] is None]
+    if not real:
+        raise RatingsError("there are no answers; name one file a rater with --ratings")
+    return Ratings(
+        raters=len(raters),
+        pairs=sum(side is not None for side in sides.values()),
+        answers=len(real),
+        unnoticed=sum(answer != side for side, answer in real),
+        controls=len(equal),
+        false_alarms=sum(answer != SAME for answer in equal),
+    )
+
+
+def _answers(file: Path, key: Mapping[str, Any], sides: Mapping[str, str | None]) -> dict[str, Any]:
+    given = _load(file, ANSWERS, "a file of answers")
+    if given.get("pack") != key["pack"]:
+        raise RatingsError(f"{file} answers another pack; give the key of that one, or leave it out")
+    answers, rater = given.get("answers"), given.get("rater")
+    if not isinstance(rater, str) or not rater.strip():
+        raise RatingsError(f"{file} names no rater; let its rater save it again")
+    if not isinstance(answers, dict) or not set(answers) <= set(sides):
+        raise RatingsError(f"{file} answers pairs that the pack does not have; let its rater save it again")
+    if not all(answer in (LEFT, SAME, RIGHT) for answer in answers.values()):
+        raise RatingsError(f"{file} has an answer that is none of {LEFT}, {SAME}, {RIGHT}; let its rater save it again")
+    if len(answers) < len(sides):
+        raise RatingsError(
+            f"{file} answers {len(answers)} of {len(sides)} pairs; let its rater finish, or leave it out"
+        )
+    return given
+
+
+def _pairs(key: Mapping[str, Any], file: Path) -> list[dict[str, Any]]:
+    pairs = key.get("pairs")
+    fine = isinstance(pairs, list) and all(
+        isinstance(p, dict) and isinstance(p.get("pair"), int) and p.get("planned", "") in (LEFT, RIGHT, None)
+        for p in pairs
+    )
+    if not fine or not isinstance(key.get("pack"), str):
+        raise RatingsError(f"{file} is not the key of a pack as it was written; make the pack again")
+    found: list[dict[str, Any]] = key["pairs"]
+    return found
+
+
+def _load(file: Path, kind: str, what: str) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > LARGEST_ANSWERS:
+            raise RatingsError(f"{file} is too large to be {what}")
+        value = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise RatingsError(f"{file} cannot be read: {error.strerror}; give {what}") from error
+    except (ValueError, RecursionError) as error:
+        raise RatingsError(f"{file} is not {what}: it is no JSON") from error
+    if not isinstance(value, dict) or value.get("kind") != kind or value.get("format") != FORMAT:
+        raise RatingsError(f"{file} is not {what}")
+    return value
+
+
+def _video(left: Frames, right: Frames, fps: float) -> str:
+    """Both side by side, without a label, as an MP4 in base64. Small ones are enlarged by a whole factor."""
+    factor = max(1, -(-SHORTEST // left.shape[1]))
+    sides = [frames.repeat(factor, axis=1).repeat(factor, axis=2) for frames in (left, right)]
+    gap = np.full((len(left), sides[0].shape[1], GAP, 3), GREY, np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pair.mp4"
+        write_clip(path, np.concatenate([sides[0], gap, sides[1]], axis=2), fps)
+        return base64.b64encode(path.read_bytes()).decode()

@@ -1,0 +1,219 @@
+"""Tasks: the units of work of a sweep. Each is known by a digest of all that its result depends on, and is run once.
+
+A task's result is one JSON file; the runs that others are compared with also leave their frames and latents. Plain data,
+so that a task can be sent to another process. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from refkv_policy.evidence import canonical
+from refkv_policy.plan.diagnostic import RefkvError
+
+FORMAT = 1
+UNCACHED, MANY_STEPS = "uncached", "many_steps"
+"""The two references that a run is compared with."""
+Kind = Literal["run", "pair", "compare"]
+Array = npt.NDArray[np.float32]
+
+
+class ResultsError(RefkvError):
+    """A results folder that cannot be used; says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An input clip. sha256: `sha256:…` of its frames at the model's size. fps: at which the output plays."""
+
+    name: str
+    path: str
+    prompt: str
+    sha256: str
+    fps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What all runs of a sweep share. weights: `sha256:…`. features: digests of the feature models, in order."""
+
+    profile: str
+    weights: str
+    width: int
+    height: int
+    frames: int
+    guidance: float
+    control: str
+    negative_prompt: str
+    text_tokens: int
+    sampler: str
+    flow_shift: float
+    dtype: str
+    device: str
+    features: tuple[str, ...]
+    versions: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """Of all of it."""
+        return sha256(canonical(asdict(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How the model is run: with a table, or uncached at a step count. table: a hook table's `to_dict`."""
+
+    steps: int
+    table: Mapping[str, Any] | None = field(default=None, repr=False)
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit of work.
+
+    run: one request, compared with kept runs. pair: an uncached request and this one, timed one after the other.
+    compare: no request; a kept run against others. repeat tells equal work apart. against: label and key of each
+    reference. of: key of the kept run that is compared. nominal: steps of the uncached request that a pair times it
+    against. keep: leave frames and latents. label is for people.
+    """
+
+    kind: Kind
+    label: str
+    work: Work
+    clip: Source
+    seed: int
+    conditions: str
+    repeat: int = 0
+    against: tuple[tuple[str, str], ...] = ()
+    of: str | None = None
+    nominal: int | None = None
+    keep: bool = False
+
+    @property
+    def key(self) -> str:
+        """A digest of all that the result depends on; names and what is kept do not count."""
+        work = {"steps": self.work.steps} if self.work.digest is None else {"table": self.work.digest}
+        about = {
+            "format": FORMAT,
+            "kind": self.kind,
+            **work,
+            "clip": self.clip.sha256,
+            "prompt": self.clip.prompt,
+            "fps": self.clip.fps,
+            "seed": self.seed,
+            "conditions": self.conditions,
+            "repeat": self.repeat,
+            "against": [list(pair) for pair in self.against],
+            "of": self.of,
+            "nominal": self.nominal,
+        }
+        return hashlib.sha256(canonical(about).encode()).hexdigest()[:40]
+
+
+class Store:
+    """A folder of results: `<key>.json`, `<key>.npz` and `audits/<key>.jsonl`. Whatever has a file there is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self) -> Store:
+        """Make the folder. Raises ResultsError."""
+        try:
+            (self.folder / "audits").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResultsError(
+                f"cannot write into {self.folder}: {error.strerror}; choose another with --results"
+            ) from error
+        return self
+
+    def done(self, task: Task) -> bool:
+        """Whether a task need not be run."""
+        return self.result(task) is not None and (not task.keep or self.arrays_path(task.key).is_file())
+
+    def result(self, task: Task) -> dict[str, Any] | None:
+        """The result of a task; None where there is none that can be read."""
+        return self.by_key(task.key)
+
+    def by_key(self, key: str) -> dict[str, Any] | None:
+        """The same, by a task's key."""
+        try:
+            value = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return value if isinstance(value, dict) and value.get("format") == FORMAT and value.get("key") == key else None
+
+    def write(self, task: Task, result: Mapping[str, Any]) -> None:
+        """Take a result in; the last thing a task does, so that one killed before leaves none."""
+        about = {
+            "label": task.label,
+            "clip": task.clip.name,
+            "seed": task.seed,
+            "kind": task.kind,
+            "repeat": task.repeat,
+        }
+        value = {
+            "format": FORMAT,
+            "key": task.key,
+            **about,
+            "table": task.work.digest,
+            "steps": task.work.steps,
+            **result,
+        }
+        text = json.dumps(value, indent=1, allow_nan=False)
+        with whole(self.folder / f"{task.key}.json") as stream:
+            stream.write(text.encode())
+
+    def arrays_path(self, key: str) -> Path:
+        """Where a kept run's frames and latents lie."""
+        return self.folder / f"{key}.npz"
+
+    def keep(self, key: str, frames: Array, latents: Array) -> None:
+        """Keep a run's frames (frames, H, W, 3) and latents, both float32 and exact."""
+        with whole(self.arrays_path(key)) as stream:
+            np.savez(stream, frames=frames, latents=latents)
+
+    def arrays(self, key: str) -> tuple[Array, Array]:
+        """Frames and latents of a kept run. Raises ResultsError."""
+        try:
+            with np.load(self.arrays_path(key), allow_pickle=False) as held:
+                return held["frames"], held["latents"]
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise ResultsError(f"{self.arrays_path(key)} cannot be read ({error}); delete it and {key}.json") from error
+
+    def audit_path(self, key: str) -> Path:
+        """Where the audit log of a run belongs. A log left there by one that was killed is removed."""
+        path = self.folder / "audits" / f"{key}.jsonl"
+        path.unlink(missing_ok=True)
+        return path
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[io.BufferedWriter]:
+    """A file that takes its place when the block ends, and is never seen half written."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def sha256(text: str | bytes) -> str:
+    """`sha256:…` of a text or of bytes."""
+    return "sha256:" + hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()

@@ -1,0 +1,228 @@
+"""The bench: an opened pipeline on which tasks are performed. Needs torch and diffusers."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from refkv_policy.audit import verify
+from refkv_policy.compiler import HookTable
+from refkv_policy.quality.metrics import FeatureModel, MeasureError, Video, compare
+from refkv_policy.quality.tasks import Conditions, Source, Store, Task, Work
+from refkv_policy.runtime import AttachError, RequestError, attach
+from refkv_policy.runtime.generate import Generated, Request, generate
+from refkv_policy.runtime.session import Session
+from refkv_policy.video import Clip, control, read_clip, write_clip
+
+if TYPE_CHECKING:
+    from diffusers import WanVACEPipeline
+
+OWN_FAULTS = (MeasureError, RequestError, AttachError)
+"""What ends one task and not the sweep: its result says so."""
+EMBEDDED = 8
+"""Clips whose features are remembered."""
+
+
+class Bench:
+    """Performs tasks on one pipeline, one after the other. factor: frames of the video to one of the latents."""
+
+    def __init__(
+        self,
+        pipe: WanVACEPipeline,
+        conditions: Conditions,
+        features: Sequence[FeatureModel],
+        store: Store,
+        factor: int = 4,
+    ) -> None:
+        self.pipe, self.conditions, self.store, self.factor = pipe, conditions, store, factor
+        self.features = [_Remembering(model) for model in features]
+        self._inputs: dict[str, tuple[Clip, dict[str, Any]]] = {}
+        self._warm = False
+
+    def perform(self, task: Task) -> None:
+        """Run a task and write its result into the store. Raises whatever is no fault of the task's own."""
+        try:
+            result = {"run": self._run, "pair": self._pair, "compare": self._compare}[task.kind](task)
+        except OWN_FAULTS as error:
+            result = {"failed": str(error)}
+        self.store.write(task, result)
+
+    def _run(self, task: Task) -> dict[str, Any]:
+        with resident_peak() as peak:
+            made, about = self._request(task, task.work, self._input(task.clip)[1])
+        host, memory = peak(), made.memory
+        about["memory"] = host if memory is None else memory
+        about["memory_of"] = (
+            None if about["memory"] is None else "host_resident" if memory is None else "device_allocated"
+        )
+        if task.keep:
+            self.store.keep(task.key, made.frames, made.latents)
+        return {"run": about, "comparisons": self._comparisons(task, made.frames, made.latents)}
+
+    def _compare(self, task: Task) -> dict[str, Any]:
+        assert task.of is not None
+        return {"comparisons": self._comparisons(task, *self.store.arrays(task.of))}
+
+    def _pair(self, task: Task) -> dict[str, Any]:
+        """Uncached and planned, each from input file to output file; which is first alternates from pair to pair."""
+        if not self._warm:
+            self._timed(task, Work(2))
+            self._warm = True
+        assert task.nominal is not None
+        contestants = {"uncached": Work(task.nominal), "planned": task.work}
+        order = sorted(contestants, reverse=task.repeat % 2 == 0)
+        timed = {name: self._timed(task, contestants[name], logged=name == "planned") for name in order}
+        return {**timed, "order": order}
+
+    def _timed(self, task: Task, work: Work, logged: bool = False) -> dict[str, Any]:
+        began = time.perf_counter()
+        clip, inputs = self._read(task.clip)
+        read = time.perf_counter() - began
+        made, about = self._request(task, work, inputs, logged)
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.perf_counter()
+            write_clip(Path(folder) / "output.mp4", made.pixels, clip.fps)
+            about["seconds"]["io"] = read + time.perf_counter() - start
+        about["seconds"]["total"] = time.perf_counter() - began
+        return about
+
+    def _request(
+        self, task: Task, work: Work, inputs: Mapping[str, Any], logged: bool = True
+    ) -> tuple[Generated, dict[str, Any]]:
+        """One request and what there is to tell of it. Under a table its log is verified against it."""
+        shared = self.conditions
+        request = Request(
+            prompt=task.clip.prompt,
+            negative_prompt=shared.negative_prompt,
+            width=shared.width,
+            height=shared.height,
+            frames=shared.frames,
+            steps=work.steps,
+            guidance=shared.guidance,
+            seed=task.seed,
+            text_tokens=shared.text_tokens,
+            inputs=inputs,
+        )
+        if work.table is None:
+            made = generate(self.pipe, request)
+            return made, {"hits": 0, "misses": 0, "departures": {}, "bytes_peak": 0, "audit": None, **_told(made)}
+        table = HookTable.from_dict(work.table)
+        log = self.store.audit_path(task.key) if logged else None
+        header = {
+            "seed": task.seed,
+            "guidance": shared.guidance,
+            "clip": {"name": task.clip.name, "frames": task.clip.sha256},
+            "digests": {"weights": shared.weights},
+        }
+        with attach(self.pipe, table, audit=log, header=header) as session:
+            made = generate(self.pipe, request)
+        return made, {**_counts(session), "audit": _checked(log, table), **_told(made)}
+
+    def _comparisons(self, task: Task, frames: Any, latents: Any) -> dict[str, Any]:
+        found = {}
+        for label, key in task.against:
+            reference, its_latents = self.store.arrays(key)
+            comparison = compare(frames, reference, self.features, fps=task.clip.fps, latents=(latents, its_latents))
+            found[label] = comparison.to_json()
+        return found
+
+    def _input(self, source: Source) -> tuple[Clip, dict[str, Any]]:
+        if source.path not in self._inputs:
+            self._inputs[source.path] = self._read(source)
+        return self._inputs[source.path]
+
+    def _read(self, source: Source) -> tuple[Clip, dict[str, Any]]:
+        shared = self.conditions
+        clip = read_clip(source.path, shared.frames, (shared.width, shared.height), factor=self.factor)
+        shown = control(clip.frames, shared.control)
+        return clip, {"video": [Image.fromarray(frame) for frame in shown]}
+
+
+class _Remembering:
+    """A feature model that embeds the newest few clips once each: every run meets the same references."""
+
+    def __init__(self, model: FeatureModel) -> None:
+        self.name, self.provenance, self.digest, self.stand_in = (
+            model.name,
+            model.provenance,
+            model.digest,
+            model.stand_in,
+        )
+        self._model = model
+        self._known: dict[bytes, npt.NDArray[np.float32]] = {}
+
+    def embed(self, frames: Video) -> npt.NDArray[np.float32]:
+        """As the model's."""
+        key = hashlib.blake2b(np.ascontiguousarray(frames).data).digest()
+        if key not in self._known:
+            while len(self._known) >= EMBEDDED:
+                del self._known[next(iter(self._known))]
+            self._known[key] = self._model.embed(frames)
+        return self._known[key]
+
+
+@contextmanager
+def resident_peak() -> Iterator[Callable[[], int | None]]:
+    """Gives a function that tells the most bytes this process had resident since the block began; None where not known.
+
+    Linux counts it, and starts anew when 5 is written to `/proc/self/clear_refs` (man 5 proc).
+    """
+
+    def peak() -> int | None:
+        return _status("VmHWM") if reset else None
+
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        reset = True
+    except OSError:
+        reset = False
+    yield peak
+
+
+def _status(name: str) -> int | None:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
+
+
+def _told(made: Generated) -> dict[str, Any]:
+    seconds = {
+        "text": made.text_seconds,
+        "denoiser": made.denoise_seconds,
+        "vae": made.vae_seconds,
+        "total": made.total_seconds,
+    }
+    return {"calls": made.calls, "seconds": seconds, "denoiser_cpu": made.denoise_cpu}
+
+
+def _counts(session: Session) -> dict[str, Any]:
+    summary = session.summary
+    outcome = summary.requests[-1].outcome if summary.requests else "incomplete"
+    return {
+        "hits": summary.hits,
+        "misses": summary.misses,
+        "departures": dict(summary.reasons),
+        "bytes_peak": summary.bytes_peak,
+        "outcome": outcome,
+    }
+
+
+def _checked(log: Path | None, table: HookTable) -> dict[str, Any] | None:
+    if log is None:
+        return None
+    found = verify(log, table=table)
+    if found.outcome != "ok":
+        problem = found.problems[0] if found.problems else found.outcome
+        raise MeasureError(f"the audit log {log} does not verify against its table: {problem}")
+    return {"log": f"audits/{log.name}", "head": found.head}

@@ -1,0 +1,135 @@
+"""Drift figures as `refkv drift` writes them, and their curves: how far a site's value has moved, by layer and step.
+
+The document is JSON with `kind: drift`, `version: 1` and `series`, a list of {`site`, `branch`, `against`, `measure`,
+`steps`, `mean`} and, where more than one clip and seed ran, `low` and `high`; the lists are of one length. `against` is
+`first`, `previous` or `fresh`; `measure` is `relative_l2`, `cosine` or `norm_ratio`. `profile`, `steps`, `guidance`,
+`clips`, `seeds` and `suggestion` (a plan fragment) are shown where they are there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from refkv_policy.audit.fold import place
+from refkv_policy.report.charts import DEPTHS, Axis, Chart, Mark, Series, linear_axis
+from refkv_policy.report.errors import ReportError
+from refkv_policy.report.words import number
+
+AGAINST = {"first": "the first step", "previous": "the step before", "fresh": "the last fresh one"}
+MEASURES = {"relative_l2": "relative L2 distance", "cosine": "cosine similarity", "norm_ratio": "ratio of norms"}
+MOST = 2000
+"""Curves, and points of one, that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How one site of one branch moved. low, high: the interval's ends, where there is one."""
+
+    site: str
+    branch: str
+    against: str
+    measure: str
+    steps: tuple[int, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...] | None
+    high: tuple[float, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Drift figures. about: (name, value) of what was measured, as texts; suggestion: a plan fragment, if any."""
+
+    curves: tuple[Curve, ...]
+    about: tuple[tuple[str, str], ...]
+    suggestion: str | None
+
+
+def drift_of(value: Mapping[str, Any], name: str) -> Drift:
+    """The drift figures of a JSON document. Raises ReportError for anything that is not one."""
+    series = value.get("series")
+    if value.get("version") != 1 or not isinstance(series, list) or len(series) > MOST:
+        raise ReportError(f"{name} holds no drift figures of version 1; write it with `refkv drift`")
+    try:
+        curves = tuple(_curve(entry) for entry in series)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReportError(f"{name} holds a drift series that cannot be read ({error}); write it anew with `refkv drift`") from error
+    about = tuple(
+        (key, _words(value[key])) for key in ("plan", "profile", "steps", "guidance", "dtype", "clips", "seeds") if key in value
+    )
+    suggestion = value.get("suggestion")
+    return Drift(curves, about, suggestion if isinstance(suggestion, str) else None)
+
+
+def _curve(entry: Mapping[str, Any]) -> Curve:
+    steps = tuple(entry["steps"])
+    if len(steps) > MOST or not all(type(s) is int for s in steps):
+        raise ValueError("its steps are not integers")
+    place(entry["site"])
+    for key, known in (("against", AGAINST), ("measure", MEASURES)):
+        if entry[key] not in known:
+            raise ValueError(f"{key} is not one of {', '.join(known)}")
+    ends = [None if entry.get(key) is None else _numbers(entry[key], len(steps)) for key in ("low", "high")]
+    mean = _numbers(entry["mean"], len(steps))
+    return Curve(entry["site"], str(entry["branch"]), entry["against"], entry["measure"], steps, mean, ends[0], ends[1])
+
+
+def _numbers(values: Sequence[Any], length: int) -> tuple[float, ...]:
+    found = tuple(float(v) for v in values if type(v) in (int, float) and math.isfinite(v))
+    if len(found) != length or len(values) != length:
+        raise ValueError("its values are not one finite number a step")
+    return found
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(v.get("name", v)) if isinstance(v, dict) else str(v) for v in value)
+    return str(value)
+
+
+def drift_charts(drift: Drift, key: str) -> tuple[Chart, ...]:
+    """One chart for each measure, reference, branch and stack, relative distances first; its curves by depth."""
+    groups: dict[tuple[str, str, str, str], list[Curve]] = {}
+    for curve in drift.curves:
+        kind = place(curve.site)
+        stack = f"{kind.stack}.{kind.part}" if kind.part else kind.stack
+        groups.setdefault((curve.measure, curve.against, stack, curve.branch), []).append(curve)
+    order = [(m, a) for m in MEASURES for a in AGAINST]
+    ranked = sorted(groups.items(), key=lambda g: (order.index(g[0][:2]), g[0][2:]))
+    return tuple(_chart(curves, *group, key=f"{key}-{n}") for n, (group, curves) in enumerate(ranked, 1))
+
+
+def _chart(curves: Sequence[Curve], measure: str, against: str, stack: str, branch: str, key: str) -> Chart:
+    ordered = sorted(curves, key=lambda c: place(c.site))
+    deepest = max(len(ordered) - 1, 1)
+    series = tuple(
+        Series(c.site, f"depth{n * (DEPTHS - 1) // deepest}", _marks(c, n in (0, len(ordered) - 1)), band=True)
+        for n, c in enumerate(ordered)
+    )
+    values = [v for c in ordered for part in (c.mean, c.low or (), c.high or ()) for v in part]
+    anchor = 1.0 if measure == "cosine" else 0.0
+    steps = [s for c in ordered for s in c.steps]
+    x: Axis = linear_axis("step", steps, lambda v: f"{v:.0f}", whole=True)
+    return Chart(
+        f"drift-{key}",
+        f"{stack}, {branch}: {MEASURES[measure]} from {AGAINST[against]}",
+        f"One curve for each of {len(ordered)} sites, from the shallowest (yellow) to the deepest (blue).",
+        x,
+        linear_axis(MEASURES[measure], [anchor, *values], number),
+        series,
+        low=True,
+    )
+
+
+def _marks(curve: Curve, named: bool) -> tuple[Mark, ...]:
+    last = len(curve.steps) - 1
+    return tuple(
+        Mark(
+            step, mean, f"{curve.site}, step {step}: {number(mean)}",
+            curve.site if named and n == last else "",
+            ys=(curve.low[n], curve.high[n]) if curve.low is not None and curve.high is not None else None,
+        )
+        for n, (step, mean) in enumerate(zip(curve.steps, curve.mean, strict=True))
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""The report as data: what is shown, before it is drawn or written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from refkv_policy.report.charts import Chart
+from refkv_policy.report.drift import Drift
+from refkv_policy.report.logs import LogView
+from refkv_policy.report.scopes import ScopeView
+from refkv_policy.report.verdict import WORDS, Standing, headline
+from refkv_policy.report.videos import Players
+
+
+@dataclass(frozen=True, slots=True)
+class DriftView:
+    """Drift figures as the page shows them."""
+
+    file: str
+    sha256: str
+    drift: Drift
+    charts: tuple[Chart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that is shown. missing: scopes of the plans at hand that no evidence holds, as (plan, scope)."""
+
+    scopes: tuple[ScopeView, ...]
+    logs: tuple[LogView, ...]
+    drifts: tuple[DriftView, ...]
+    players: tuple[Players, ...]
+    missing: tuple[tuple[str, str], ...]
+    plans_given: bool
+    version: str
+    created: str
+
+    @property
+    def verdict(self) -> Standing:
+        """The report's own."""
+        lacking = [Standing("missing", f"no evidence holds {scope}") for _, scope in self.missing]
+        return headline([*(s.standing for s in self.scopes), *lacking], [log.standing for log in self.logs])
+
+    @property
+    def title(self) -> str:
+        """The plans it is about, or else the files."""
+        plans = dict.fromkeys([*(s.plan for s in self.scopes), *(g.plan for log in self.logs for g in log.groups)])
+        names = list(plans) or [d.file for d in self.drifts] or [p.title for p in self.players] or ["nothing"]
+        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+    @property
+    def ranked(self) -> tuple[ScopeView, ...]:
+        """The scopes, the worst first."""
+        order = list(WORDS)
+        return tuple(sorted(self.scopes, key=lambda s: order.index(s.standing.word)))

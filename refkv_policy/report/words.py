@@ -1,0 +1,117 @@
+"""How figures and foreign texts are put into words. A figure that was not measured is a dash, never a zero."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+
+from refkv_policy.compiler import human_bytes
+from refkv_policy.evidence import Figure, Interval, Item
+
+NONE = "–"
+SPACE = "\N{NO-BREAK SPACE}"
+"""Between a number and its unit."""
+LONGEST = 4000
+"""Characters of one text that are shown; the rest is counted."""
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories of characters that cannot be seen, or change how their neighbours are seen."""
+
+
+def visible(text: str) -> str:
+    """The text as it can be trusted to look: controls, direction marks and lone surrogates as `⟨U+202E⟩`.
+
+    Tabs and line breaks become spaces; of a very long text the beginning is kept and the rest counted.
+    """
+    rest = len(text) - LONGEST
+    shown = text[:LONGEST] if rest > 0 else text
+    if not (shown.isascii() and shown.isprintable()):
+        shown = "".join(_seen(character) for character in shown)
+    return f"{shown} … ({rest} more characters)" if rest > 0 else shown
+
+
+def _seen(character: str) -> str:
+    if character in "\t\n\r":
+        return " "
+    return f"⟨U+{ord(character):04X}⟩" if unicodedata.category(character) in HIDDEN else character
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent where that stays short: `0.0021`, `1.24`, `36`."""
+    if value == 0:
+        return "0"
+    try:
+        text = f"{value:.3g}"
+    except OverflowError:  # an integer that no log of ours holds
+        return "beyond 1e308"
+    return f"{value:,.0f}" if "e" in text and 1e3 <= abs(value) < 1e7 else text
+
+
+def percent(share: float) -> str:
+    """A share in percent: `8 %`, `0.21 %`."""
+    return f"{number(100 * share)}{SPACE}%"
+
+
+def times(ratio: float) -> str:
+    """A speed-up: `1.24×`."""
+    return f"{ratio:.2f}×" if ratio < 100 else f"{number(ratio)}×"
+
+
+def seconds(value: float) -> str:
+    """`12.3 ms` below a second, else `4.1 s`."""
+    return f"{number(1000 * value)}{SPACE}ms" if abs(value) < 1 else f"{number(value)}{SPACE}s"
+
+
+def flops(count: float) -> str:
+    """`4 TFLOP`, in decimal units."""
+    for size, unit in ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP")):
+        if count >= size:
+            return f"{number(count / size)}{SPACE}{unit}"
+    return f"{number(count)}{SPACE}FLOP"
+
+
+def size(count: float) -> str:
+    """Bytes: `18.0 KiB`."""
+    return human_bytes(round(count)).replace(" ", SPACE)
+
+
+Say = Callable[[float], str]
+
+
+def figure(value: Figure | None, say: Say = number) -> str:
+    """`0.0021 (0.001 to 0.003)`: the value and its interval, where it has one."""
+    if value is None:
+        return NONE
+    return f"{say(value.value)}{between(value.interval, say)}"
+
+
+def between(interval: Interval | None, say: Say = number) -> str:
+    """` (0.001 to 0.003)`, or nothing."""
+    return "" if interval is None else f" ({say(interval.low)} to {say(interval.high)})"
+
+
+ITEM_SAYS: dict[str, Say] = {
+    "mean_drop": percent,
+    "worst_frame_drop": percent,
+    "speedup": percent,
+    "subjective": percent,
+    "memory": size,
+    "second_half_decay": lambda value: f"{number(value)}{SPACE}/s",
+}
+"""How the gate's own items are measured; every other one is a plain number."""
+
+
+def item_says(item: Item) -> Say:
+    """How the values of a gate item are written."""
+    return ITEM_SAYS.get(item.name, number)
+
+
+def count(number_of: int, what: str, plural: str | None = None) -> str:
+    """`1 item`, `3 items`."""
+    return f"{number_of:,} {what if number_of == 1 else plural or what + 's'}"
+
+
+def listed(names: list[str], most: int = 6) -> str:
+    """`a, b and c`; of very many the first and how many more."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -1,0 +1,188 @@
+"""The clock: a step is believed only where the scheduler and the timestep agree; a branch only where it is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from refkv_policy.runtime import attach
+from refkv_policy.runtime.clock import PipelineClock, ToldClock
+from tests import tiny
+
+CACHES = '  - {name: hints, tier: P1, method: hint_reuse, at: "hint[all]", refresh: {interval: 3}}\n'
+
+
+@pytest.fixture
+def pipe() -> Any:
+    """A pipeline in the middle of a run: step 2 of 6."""
+    pipe = tiny.pipeline()
+    pipe.scheduler.set_timesteps(6)
+    pipe.scheduler._step_index = 2
+    return pipe
+
+
+def test_step_is_the_schedulers_index_where_the_timestep_is_its_own(pipe: Any) -> None:
+    """A view of `scheduler.timesteps` at the step index, expanded or not, names the step."""
+    clock, timesteps = PipelineClock(pipe), pipe.scheduler.timesteps
+    clock.branch = "cond"
+    for timestep in (timesteps[2], timesteps[2].expand(3), timesteps[2:3]):
+        moment = clock.read(timestep)
+        assert (moment.key, moment.index, moment.branch) == (timesteps, 2, "cond") or moment.key is timesteps
+        assert moment.index == 2
+
+
+def test_view_at_another_offset_is_not_believed(pipe: Any) -> None:
+    """Where the timestep belongs to another step than the scheduler says, the step is unknown, even if the values agree."""
+    timesteps = pipe.scheduler.timesteps
+    timesteps[3] = timesteps[2]
+    assert PipelineClock(pipe).read(timesteps[3].expand(1)).index is None
+    assert PipelineClock(pipe).read(timesteps[1]).index is None
+
+
+def test_timestep_of_its_own_memory_is_compared_by_value(pipe: Any) -> None:
+    """A copy of the right value is believed, in any dtype; another value, or a batch of unlike ones, is not."""
+    clock, timesteps = PipelineClock(pipe), pipe.scheduler.timesteps
+    assert clock.read(timesteps[2].clone()).index == 2
+    assert clock.read(timesteps[2].float().expand(2)).index == 2
+    assert clock.read(timesteps[3].clone()).index is None
+    assert clock.read(torch.stack([timesteps[2], timesteps[3]])).index is None
+
+
+def test_before_the_first_step_it_is_the_begin_index_or_zero(pipe: Any) -> None:
+    """`step_index` is None until the scheduler has stepped."""
+    pipe.scheduler._step_index = None
+    timesteps = pipe.scheduler.timesteps
+    assert PipelineClock(pipe).read(timesteps[0]).index == 0
+    pipe.scheduler.set_begin_index(4)
+    assert PipelineClock(pipe).read(timesteps[4]).index == 4
+    assert PipelineClock(pipe).read(timesteps[0]).index is None
+
+
+def test_after_the_last_step_it_is_unknown(pipe: Any) -> None:
+    """Past the end there is no step."""
+    pipe.scheduler._step_index = 6
+    assert PipelineClock(pipe).read(pipe.scheduler.timesteps[5]).index is None
+
+
+def test_request_is_the_identity_of_the_timesteps(pipe: Any) -> None:
+    """`set_timesteps` begins another request, although the values are the same."""
+    clock = PipelineClock(pipe)
+    first = clock.read(pipe.scheduler.timesteps[2]).key
+    assert clock.read(pipe.scheduler.timesteps[2]).key is first
+    pipe.scheduler.set_timesteps(6)
+    assert clock.read(pipe.scheduler.timesteps[0]).key is not first
+
+
+def test_told_clock_begins_a_request_when_time_runs_backwards() -> None:
+    """An earlier step, or the first step and branch once more, is another request; the other branch is not."""
+    clock = ToldClock((0, 2, 5))
+
+    def key(step: int, branch: str) -> object | None:
+        with clock.at(step, branch):
+            return clock.read(torch.zeros(1)).key
+
+    first = key(0, "cond")
+    assert first is not None
+    assert key(0, "uncond") is first
+    assert key(5, "cond") is first
+    assert key(5, "cond") is first
+    second = key(2, "cond")
+    assert second not in (None, first)
+    assert key(2, "cond") not in (None, second)
+    assert clock.read(torch.zeros(1)) == (None, None, None)
+    with clock.at(1, "cond"):
+        assert clock.read(torch.zeros(1)).index is None
+
+
+@pytest.mark.parametrize("context", ["other", None])
+def test_branch_is_never_inferred(context: str | None) -> None:
+    """Calls outside a context, or in one of another name, are computed and never cached, however they alternate."""
+    pipe = tiny.pipeline()
+    model = pipe.transformer
+    with attach(pipe, tiny.compiled(model, CACHES)) as session, torch.no_grad():
+        pipe.scheduler.set_timesteps(6)
+        for index, t in enumerate(pipe.scheduler.timesteps):
+            pipe.scheduler._step_index = index
+            inputs = {**tiny.inputs(seed=index), "timestep": t.expand(1)}
+            if context is None:
+                ours = model(**inputs)[0]
+            else:
+                with model.cache_context(context):
+                    ours = model(**inputs)[0]
+            assert torch.equal(ours, type(model).forward(model, **inputs)[0])
+    assert session.summary.unplanned == 6
+    assert session.requests == ()
+
+
+def test_second_call_at_a_step_is_computed_and_not_cached() -> None:
+    """A sampler that evaluates twice a step gets no stale value and leaves the state as it was."""
+    model = tiny.transformer()
+    with attach(model, tiny.compiled(model, CACHES)) as session, torch.no_grad():
+        for step in range(6):
+            for second in range(2 if step > 0 else 1):
+                inputs = {**tiny.inputs(), "hidden_states": tiny.noise(1, 16, 2, 4, 4, seed=10 * step + second)}
+                with session.step(step, branch="cond"):
+                    ours = model(**inputs)[0]
+                if second:
+                    assert torch.equal(ours, type(model).forward(model, **inputs)[0])
+            if step == 1:
+                held = session.bytes_held
+        assert held > 0
+    assert set(session.summary.reasons) == {"unknown_step"}
+    assert session.summary.branches["cond"].hits == 4 * 2
+
+
+def test_steps_the_table_leaves_out_and_other_shapes_are_computed() -> None:
+    """A step outside the table, and a call of another size in mid-run, are computed and keep nothing."""
+    model = tiny.transformer()
+    with attach(model, tiny.compiled(model, CACHES)) as session, torch.no_grad():
+        for step, side in ((0, 4), (1, 8), (6, 4), (2, 4)):
+            inputs = tiny.inputs(side=side)
+            with session.step(step, branch="cond"):
+                ours = model(**inputs)[0]
+            if (step, side) in ((1, 8), (6, 4)):
+                assert torch.equal(ours, type(model).forward(model, **inputs)[0])
+    assert set(session.summary.reasons) == {"unknown_step"}
+    assert session.requests[0].calls == 4
+
+
+def test_thinned_grid_is_the_tables_own() -> None:
+    """The sampler visits exactly the sigmas of the evaluated steps; after detach it has its own grid again."""
+    pipe = tiny.pipeline()
+    caches = '  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sqrt_sigma, count: 7}}\n'
+    table = tiny.compiled(pipe.transformer, caches, steps=20)
+    full = tiny.scheduler()
+    full.set_timesteps(20)
+    seen: list[int] = []
+    with attach(pipe, table) as session:
+        handle = pipe.transformer.register_forward_pre_hook(
+            lambda _m, _a, kwargs: seen.append(int(kwargs["timestep"][0])), with_kwargs=True
+        )
+        tiny.run(pipe, steps=20)
+        handle.remove()
+        assert torch.allclose(pipe.scheduler.sigmas[:-1], full.sigmas[list(table.evaluated)], atol=1e-6)
+        assert len(pipe.scheduler.timesteps) == 7
+    assert seen[::2] == seen[1::2] == [int(full.timesteps[step]) for step in table.evaluated]
+    assert session.requests[0].outcome == "finished"
+    assert session.requests[0].calls == 14
+    pipe.scheduler.set_timesteps(20)
+    assert torch.equal(pipe.scheduler.sigmas, full.sigmas)
+    assert "set_timesteps" not in vars(pipe.scheduler)
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0, 8.0, 16.0])
+@pytest.mark.parametrize("steps", [4, 30, 60])
+def test_thinned_grid_for_other_shifts(shift: float, steps: int) -> None:
+    """Sigmas given unshifted come back as the table's, for any shift and step count."""
+    from refkv_policy.runtime.checks import check_grid
+    from refkv_policy.runtime.pipeline import thinned_grid
+
+    caches = '  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sigma, count: 3}}\n'
+    table = tiny.compiled(tiny.transformer(), caches, steps=steps, shift=shift)
+    scheduler = tiny.scheduler(shift)
+    thinned_grid(scheduler, table)(steps, device="cpu")
+    check_grid(scheduler, table)
+    thinned_grid(scheduler, table)(steps + 1)
+    assert len(scheduler.timesteps) == steps + 1
