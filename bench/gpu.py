@@ -63,7 +63,9 @@ def compare(profile: Profile, size: tuple[int, int], frames: int, dtype: str, de
         for name, compiled in tables.items():
             runs[name].append(planned(pipe, given, compiled))
     base = statistics.median(s for s, _ in uncached)
-    print(f"\n{profile.name} shape, random weights, {dtype}, {size[0]}x{size[1]}, {frames} frames ({work.tokens} tokens),")
+    print(
+        f"\n{profile.name} shape, random weights, {dtype}, {size[0]}x{size[1]}, {frames} frames ({work.tokens} tokens),"
+    )
     print(f"{options.steps} steps, 2 branches, {device}, median of {options.repeats} interleaved")
     rows = [["uncached", f"{base:.2f}", "1.00", "1.00", human_bytes(max(m for _, m in uncached)), "", "", ""]]
     for name, compiled in tables.items():
@@ -104,7 +106,9 @@ def main() -> None:
             compare(load_profile("wan2.1-vace-1.3b"), (832, 480), frames, "bfloat16", "cuda", options)
         return
     reason = "this torch is built without CUDA" if not torch.version.cuda else "no CUDA device is visible"
-    print(f"The GPU part did not run: {reason} (torch {torch.__version__}). A scaled-down shape runs on the CPU instead:")
+    print(
+        f"The GPU part did not run: {reason} (torch {torch.__version__}). A scaled-down shape runs on the CPU instead:"
+    )
     torch.set_num_threads(1)
     options.repeats = 1
     compare(load_profile("wan2.1-vace-mini"), (48, 48), 5, "float32", "cpu", options)

@@ -53,8 +53,14 @@ def build(heads: int, head_dim: int, layers: tuple[int, tuple[int, ...]]) -> Wan
     """A transformer with seeded random weights."""
     torch.manual_seed(0)
     return WanVACETransformer3DModel(
-        num_attention_heads=heads, attention_head_dim=head_dim, text_dim=TEXT[2], freq_dim=256,
-        ffn_dim=4 * heads * head_dim, num_layers=layers[0], vace_layers=list(layers[1]), rope_max_seq_len=64,
+        num_attention_heads=heads,
+        attention_head_dim=head_dim,
+        text_dim=TEXT[2],
+        freq_dim=256,
+        ffn_dim=4 * heads * head_dim,
+        num_layers=layers[0],
+        vace_layers=list(layers[1]),
+        rope_max_seq_len=64,
     ).eval()
 
 
@@ -67,13 +73,22 @@ def stub_blocks(model: WanVACETransformer3DModel) -> None:
 def computing_table(model: WanVACETransformer3DModel) -> HookTable:
     """The table that computes everything: one row a site, as the compiler writes it for a plan without rules."""
     layout = wan_vace.layout_of(model)
-    sites = [("step", None)]
+    sites: list[tuple[str, int | None]] = [("step", None)]
     for stack, count in (("main", layout.main_blocks), ("vace", len(layout.vace_at)), ("hint", len(layout.vace_at))):
         sites += [(stack, index) for index in range(count)]
     actions = "." * STEPS
     return HookTable(
-        plan="nothing", plan_digest="", profile="bench", layout=layout, steps=STEPS, evaluated=tuple(range(STEPS)),
-        sigmas=sigma_grid(Sampler("unipc", SHIFT), STEPS), sampler="unipc", flow_shift=SHIFT, guidance=(5.0,), rules=(),
+        plan="nothing",
+        plan_digest="",
+        profile="bench",
+        layout=layout,
+        steps=STEPS,
+        evaluated=tuple(range(STEPS)),
+        sigmas=sigma_grid(Sampler("unipc", SHIFT), STEPS),
+        sampler="unipc",
+        flow_shift=SHIFT,
+        guidance=(5.0,),
+        rules=(),
         rows=tuple(Row(stack, index, None, actions, actions) for stack, index in sites),
     )
 
@@ -109,7 +124,7 @@ def median_interval(values: list[float]) -> tuple[float, float, float]:
 @torch.no_grad()
 def measure(name: str, model: WanVACETransformer3DModel, side: int, frames: int, pairs: int) -> None:
     """Print one line of the table."""
-    twin = build(model.config.num_attention_heads, model.config.attention_head_dim, LAYERS_OF(model))
+    twin = build(model.config.num_attention_heads, model.config.attention_head_dim, layers_of(model))
     if isinstance(model.blocks[0], StubMain):
         stub_blocks(twin)
     twin.load_state_dict(model.state_dict(), assign=True)
@@ -141,7 +156,8 @@ def measure(name: str, model: WanVACETransformer3DModel, side: int, frames: int,
     )
 
 
-def LAYERS_OF(model: WanVACETransformer3DModel) -> tuple[int, tuple[int, ...]]:
+def layers_of(model: WanVACETransformer3DModel) -> tuple[int, tuple[int, ...]]:
+    """A model's layer map."""
     return model.config.num_layers, tuple(model.config.vace_layers)
 
 
@@ -152,7 +168,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=None, help="paired calls (400 stubbed, 30 real)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{'model':<28} {'width':>5} {'tokens':>6} {'native call':>13} {'ratio':>8}  {'95 % interval':<16}  {'pairs':>5}  goal {GOAL}")
+    head = f"{'model':<28} {'width':>5} {'tokens':>6} {'native call':>13} {'ratio':>8}  {'95 % interval':<16}"
+    print(f"{head}  {'pairs':>5}  goal {GOAL}")
     if options.only != "real":
         model = build(2, 12, LAYERS)
         stub_blocks(model)

@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "HookTable": "compiler", "compile_plan": "compiler", "Plan": "plan", "load_plan": "plan", "Profile": "profiles",
-    "Session": "runtime", "attach": "runtime",
+    "HookTable": "compiler",
+    "compile_plan": "compiler",
+    "Plan": "plan",
+    "load_plan": "plan",
+    "Profile": "profiles",
+    "Session": "runtime",
+    "attach": "runtime",
 }
 
 __all__ = ["Diagnostic", "PlanError", "RefkvError", "__version__", *_HOMES]

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanVACEPipeline, WanVACETransformer3DModel
+from diffusers.hooks import apply_group_offloading
 from torch import Tensor, nn
 from transformers import UMT5EncoderModel
 
@@ -39,9 +41,18 @@ def transformer(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = WanVACETransformer3DModel(
-            patch_size=(1, 2, 2), num_attention_heads=2, attention_head_dim=12, in_channels=16, out_channels=16,
-            text_dim=TEXT_DIM, freq_dim=32, ffn_dim=32, num_layers=layers[0], vace_layers=list(layers[1]),
-            vace_in_channels=96, rope_max_seq_len=64,
+            patch_size=(1, 2, 2),
+            num_attention_heads=2,
+            attention_head_dim=12,
+            in_channels=16,
+            out_channels=16,
+            text_dim=TEXT_DIM,
+            freq_dim=32,
+            ffn_dim=32,
+            num_layers=layers[0],
+            vace_layers=list(layers[1]),
+            vace_in_channels=96,
+            rope_max_seq_len=64,
         )
         with torch.no_grad():
             for parameter in model.parameters():
@@ -61,7 +72,10 @@ def _cast(model: WanVACETransformer3DModel, dtype: torch.dtype) -> WanVACETransf
 def scheduler(flow_shift: float = 3.0) -> UniPCMultistepScheduler:
     """The flow-matching UniPC scheduler of the Wan2.1 folders."""
     return UniPCMultistepScheduler(
-        num_train_timesteps=1000, prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=flow_shift,
+        num_train_timesteps=1000,
+        prediction_type="flow_prediction",
+        use_flow_sigmas=True,
+        flow_shift=flow_shift,
         solver_order=2,
     )
 
@@ -74,7 +88,11 @@ def pipeline(model: WanVACETransformer3DModel | None = None, *, flow_shift: floa
             tokenizer=build_tokenizer(),
             text_encoder=UMT5EncoderModel(text_encoder_config()).eval(),
             vae=AutoencoderKLWan(
-                base_dim=4, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, attn_scales=[],
+                base_dim=4,
+                z_dim=16,
+                dim_mult=[1, 1, 1, 1],
+                num_res_blocks=1,
+                attn_scales=[],
                 temperal_downsample=[False, True, True],
             ).eval(),
             scheduler=scheduler(flow_shift),
@@ -95,22 +113,39 @@ def embeds(seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def run(
-    pipe: WanVACEPipeline, *, steps: int = 6, guidance: float = 5.0, size: int = 32, frames: int = 5, seed: int = 0,
-    text: int = 1, clip: int = 3, **others: Any,
+    pipe: WanVACEPipeline,
+    *,
+    steps: int = 6,
+    guidance: float = 5.0,
+    size: int = 32,
+    frames: int = 5,
+    seed: int = 0,
+    text: int = 1,
+    clip: int = 3,
+    **others: Any,
 ) -> Tensor:
     """Latents of one generation. text, clip: seeds of a made-up prompt and video; others: arguments of the pipeline."""
     dtype = pipe.transformer.dtype
     video = noise(1, frames, 3, size, size, seed=clip).sigmoid()
     arguments: dict[str, Any] = {
-        "prompt_embeds": embeds(text, dtype), "negative_prompt_embeds": embeds(text + 100, dtype), "video": video,
-        "mask": torch.ones(1, frames, 3, size, size), "height": size, "width": size, "num_frames": frames,
-        "num_inference_steps": steps, "guidance_scale": guidance, "output_type": "latent",
+        "prompt_embeds": embeds(text, dtype),
+        "negative_prompt_embeds": embeds(text + 100, dtype),
+        "video": video,
+        "mask": torch.ones(1, frames, 3, size, size),
+        "height": size,
+        "width": size,
+        "num_frames": frames,
+        "num_inference_steps": steps,
+        "guidance_scale": guidance,
+        "output_type": "latent",
         "generator": torch.Generator().manual_seed(seed),
     }
     return pipe(**{**arguments, **others}).frames
 
 
-def inputs(*, seed: int = 0, dtype: torch.dtype = torch.float32, batch: int = 1, frames: int = 2, side: int = 4) -> dict[str, Any]:
+def inputs(
+    *, seed: int = 0, dtype: torch.dtype = torch.float32, batch: int = 1, frames: int = 2, side: int = 4
+) -> dict[str, Any]:
     """Keyword arguments of one forward of a bare transformer."""
     return {
         "hidden_states": noise(batch, 16, frames, side, side, seed=seed, dtype=dtype),
@@ -145,8 +180,13 @@ def compiled(
 
 
 def written(
-    model: WanVACETransformer3DModel, steps: int, rows: Mapping[str, str | tuple[str, str]] | None = None, *,
-    rules: tuple[TableRule, ...] = (), shift: float = 3.0, guidance: tuple[float, ...] = (5.0, 1.0),
+    model: WanVACETransformer3DModel,
+    steps: int,
+    rows: Mapping[str, str | tuple[str, str]] | None = None,
+    *,
+    rules: tuple[TableRule, ...] = (),
+    shift: float = 3.0,
+    guidance: tuple[float, ...] = (5.0, 1.0),
 ) -> HookTable:
     """A table written by hand, without the compiler: the given rows, `.` at every other site.
 
@@ -173,15 +213,35 @@ def written(
         result.append(Row(stack, index, part, cond, uncond, rule))
     assert not rows_by_site, f"no such sites: {list(rows_by_site)}"
     return HookTable(
-        plan="by hand", plan_digest="", profile="any", layout=layout, steps=steps, evaluated=tuple(range(steps)),
-        sigmas=sigma_grid(Sampler("unipc", shift), steps), sampler="unipc", flow_shift=shift, guidance=guidance,
-        rules=rules, rows=tuple(result),
+        plan="by hand",
+        plan_digest="",
+        profile="any",
+        layout=layout,
+        steps=steps,
+        evaluated=tuple(range(steps)),
+        sigmas=sigma_grid(Sampler("unipc", shift), steps),
+        sampler="unipc",
+        flow_shift=shift,
+        guidance=guidance,
+        rules=rules,
+        rows=tuple(result),
     )
 
 
 def rule(method: str = "hint_reuse", *, history: int = 1, tier: str = "P1", **others: Any) -> TableRule:
     """A rule of a table written by hand."""
     return TableRule(name="by hand", method=method, tier=tier, risk=None, history=history, **others)
+
+
+def offload_groups(model: WanVACETransformer3DModel, level: str) -> None:
+    """Put diffusers' group offloading on a model (`block_level`, one block a group, or `leaf_level`), onto the CPU."""
+    blocks = 1 if level == "block_level" else None
+    try:
+        apply_group_offloading(
+            model, onload_device=torch.device("cpu"), offload_type=level, num_blocks_per_group=blocks
+        )
+    except AttributeError:  # 0.37
+        pytest.skip("this diffusers offloads groups to an accelerator only")
 
 
 @dataclass

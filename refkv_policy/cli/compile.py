@@ -15,7 +15,9 @@ from refkv_policy.cli.group import FALLS_SHORT, Failure, say
 @click.argument("plans", nargs=-1, metavar="[PLAN]...")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when a lock is missing or stale.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="Print the lock instead of writing it.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: each plan's lock and what became of it.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on stdout: each plan's lock and what became of it."
+)
 @click.pass_context
 def compile_(ctx: click.Context, plans: tuple[str, ...], check: bool, to_stdout: bool, as_json: bool) -> None:
     """Compile plans to their locks.
@@ -48,7 +50,9 @@ def compile_(ctx: click.Context, plans: tuple[str, ...], check: bool, to_stdout:
             say(str(error))
             results[file] = "unsound"
         except OSError as error:
-            raise Failure(f"cannot write {lock_path(file)}: {error.strerror}; check the folder's permissions") from error
+            raise Failure(
+                f"cannot write {lock_path(file)}: {error.strerror}; check the folder's permissions"
+            ) from error
     _report(results, as_json, quiet=to_stdout)
     if {"stale", "unsound"} & set(results.values()):
         ctx.exit(FALLS_SHORT)
@@ -56,7 +60,9 @@ def compile_(ctx: click.Context, plans: tuple[str, ...], check: bool, to_stdout:
 
 def _report(results: dict[str, str], as_json: bool, quiet: bool) -> None:
     if as_json:
-        plans = [{"plan": file, "lock": str(Path(file).with_suffix(".lock")), "state": s} for file, s in results.items()]
+        plans = [
+            {"plan": file, "lock": str(Path(file).with_suffix(".lock")), "state": s} for file, s in results.items()
+        ]
         click.echo(json.dumps({"format_version": 1, "plans": plans}, indent=2))
         return
     if quiet:

@@ -40,15 +40,19 @@ def _tiers(tiers: Sequence[str]) -> str:
 
 def figure_rows(diff: PlanDiff) -> list[tuple[str, ...]]:
     """(model, steps, shape, speed-up, hits, cache) with `before -> after` where they differ."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for scope in diff.changed:
         for shape, before, after in scope.figures:
-            rows.append((
-                scope.profile, str(scope.steps), str(shape),
-                _pair(before, after, lambda p: f"{p.speedup:.3f}x"),
-                _pair(before, after, lambda p: f"{p.tally.hits}/{p.tally.hits + p.tally.misses}"),
-                _pair(before, after, lambda p: human_bytes(p.bytes_peak)),
-            ))
+            rows.append(
+                (
+                    scope.profile,
+                    str(scope.steps),
+                    str(shape),
+                    _pair(before, after, lambda p: f"{p.speedup:.3f}x"),
+                    _pair(before, after, lambda p: f"{p.tally.hits}/{p.tally.hits + p.tally.misses}"),
+                    _pair(before, after, lambda p: human_bytes(p.bytes_peak)),
+                )
+            )
     return rows
 
 
@@ -124,7 +128,9 @@ def markdown(name: str, diff: PlanDiff) -> str:
     for scopes, scope in alike(diff.changed):
         if not (scope.rows or scope.facts):
             continue
-        sites = f"{len(scope.rows)} group{'s' if len(scope.rows) != 1 else ''} of sites" if scope.rows else "settings only"
+        sites = (
+            f"{len(scope.rows)} group{'s' if len(scope.rows) != 1 else ''} of sites" if scope.rows else "settings only"
+        )
         lines += [f"<details><summary>{_inline(scopes)}: {sites}</summary>", ""]
         if scope.facts:
             lines += [*(f"- {_inline(line)}" for line in fact_lines(scope.facts)), ""]
@@ -132,7 +138,14 @@ def markdown(name: str, diff: PlanDiff) -> str:
             lines += ["```diff", *map_lines(scope), "```"]
         lines += ["", "</details>", ""]
     if diff.metadata and diff.verdict == "metadata":
-        lines += ["<details><summary>text</summary>", "", *(f"- {_inline(x)}" for x in fact_lines(diff.metadata)), "", "</details>", ""]
+        lines += [
+            "<details><summary>text</summary>",
+            "",
+            *(f"- {_inline(x)}" for x in fact_lines(diff.metadata)),
+            "",
+            "</details>",
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -146,6 +159,7 @@ def _inline(text: str) -> str:
 
 def as_json(name: str, diff: PlanDiff) -> dict[str, Any]:
     """JSON-ready."""
+
     def change(entry: Change) -> dict[str, Any]:
         return {"name": entry.name, "before": entry.before, "after": entry.after}
 
@@ -153,8 +167,11 @@ def as_json(name: str, diff: PlanDiff) -> dict[str, Any]:
         if prediction is None:
             return None
         return {
-            "hits": prediction.tally.hits, "misses": prediction.tally.misses, "bytes_peak": prediction.bytes_peak,
-            "flops_planned": prediction.flops_planned, "flops_uncached": prediction.flops_uncached,
+            "hits": prediction.tally.hits,
+            "misses": prediction.tally.misses,
+            "bytes_peak": prediction.bytes_peak,
+            "flops_planned": prediction.flops_planned,
+            "flops_uncached": prediction.flops_uncached,
         }
 
     return {
@@ -168,7 +185,9 @@ def as_json(name: str, diff: PlanDiff) -> dict[str, Any]:
         "text": [change(c) for c in diff.metadata],
         "scopes": [
             {
-                "profile": s.profile, "steps": s.steps, "verdict": s.verdict,
+                "profile": s.profile,
+                "steps": s.steps,
+                "verdict": s.verdict,
                 "digest": {"before": s.digests[0], "after": s.digests[1]},
                 "facts": [change(c) for c in s.facts],
                 "rows": [{"sites": r.sites, "branch": r.branch, "before": r.before, "after": r.after} for r in s.rows],

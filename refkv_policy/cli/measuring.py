@@ -277,18 +277,18 @@ def make_conditions(
         sampler=job.table.sampler,
         flow_shift=job.table.flow_shift,
         dtype=dtype,
-        device=f"{device.type}, {named}",
+        device=f"{device.type}, {named}" + (", offloaded" if options["offload"] else ""),
         features=features,
         versions=dict(versions()),
     )
 
 
 def _variants(options: dict[str, Any], job: Job, default_varies: bool) -> tuple[Variant, ...]:
-    from refkv_policy.quality.variants import choose_rule, make_variants, parse_vary
+    from refkv_policy.quality.variants import choose_rule, lossy_rules, make_variants, parse_vary
     from refkv_policy.quality.variants import default_varies as usual
 
     varies = [parse_vary(text) for text in options["varies"]]
-    if not varies and not (default_varies and job.plan.caches):
+    if not varies and not (default_varies and lossy_rules(job.plan)):
         return ()
     rule = choose_rule(job.plan, options["rule"])
     return make_variants(job.plan, job.profile, job.table.steps, rule, varies or usual(job.plan, rule))

@@ -81,7 +81,9 @@ def read_folder(path: Path, name: str) -> ModelFolder:
     for part, library in COMPONENTS.items():
         entry = index.get(part)
         if not isinstance(entry, list) or len(entry) != 2 or entry[0] != library:
-            raise Failure(f"{path}/model_index.json wants {part} from {entry!r}; only {library}'s own classes are loaded")
+            raise Failure(
+                f"{path}/model_index.json wants {part} from {entry!r}; only {library}'s own classes are loaded"
+            )
     for part in WEIGHTS:
         folder = path / part
         if not any(folder.glob("*.safetensors")):

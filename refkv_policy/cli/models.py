@@ -38,7 +38,9 @@ def models(as_json: bool) -> None:
     for e in entries:
         weights = "embedded: `refkv run` needs nothing else" if e["embedded"] else "weights: `refkv run --model DIR`"
         click.echo(f"{e['name']}  {e['title']} ({weights})")
-        click.echo(f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads")
+        click.echo(
+            f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads"
+        )
         click.echo(f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}")
         for stack, named in e["sets"].items():
             for label, selector in named.items():

@@ -17,12 +17,23 @@ if TYPE_CHECKING:
 @click.argument("inputs", nargs=-1, metavar="[EVIDENCE|AUDIT|DRIFT|RUN]...")
 @click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The HTML file to write.")
 @click.option("--png", metavar="DIR", help="Write every plot as a PNG picture, too.")
-@click.option("--plan", "plans", multiple=True, metavar="PLAN", help="Hold the evidence against this plan: is it stale? Again for more.")
+@click.option(
+    "--plan",
+    "plans",
+    multiple=True,
+    metavar="PLAN",
+    help="Hold the evidence against this plan: is it stale?",
+)
 @click.option("--video", "videos", multiple=True, metavar="NAME=FILE",
               help="A video to show: input, uncached or planned. Uncached and planned give a difference.")  # fmt: skip
 @click.pass_context
 def report(
-    ctx: click.Context, inputs: tuple[str, ...], out: str, png: str | None, plans: tuple[str, ...], videos: tuple[str, ...]
+    ctx: click.Context,
+    inputs: tuple[str, ...],
+    out: str,
+    png: str | None,
+    plans: tuple[str, ...],
+    videos: tuple[str, ...],
 ) -> None:
     """Write a report that a reviewer can open in a browser, offline.
 

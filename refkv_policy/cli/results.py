@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 OUTPUT, COMPARE, LOG = "output.mp4", "compare.mp4", "audit.jsonl"
 
-UNEVEN = 0.15
-"""Largest relative difference in processor time a second at which two runs on a CPU are compared without a warning."""
+UNEVEN, STARVED = 0.15, 0.85
+"""Processor time a second of two runs on a CPU that may be compared: how far apart at most, and how much at least."""
 
 
 class Results:
@@ -153,9 +153,9 @@ class Results:
         line = f"denoising: planned {planned:.2f} s"
         if self.uncached is not None:
             uncached = self.uncached.denoise_seconds
-            line += f", uncached {uncached:.2f} s: {uncached / planned:.2f}x (predicted {self.predicted.speedup:.2f}x; one run each)"
-            shares = self.planned.share_of_machine, self.uncached.share_of_machine
-            if self.device == "cpu" and abs(shares[0] / shares[1] - 1) > UNEVEN:
+            line += f", uncached {uncached:.2f} s: {uncached / planned:.2f}x"
+            line += f" (predicted {self.predicted.speedup:.2f}x; one run each)"
+            if self.device == "cpu" and _busy(self.planned, self.uncached):
                 line += " — not comparable: something else kept the machine busy meanwhile"
         return f"{line}; whole call {self.planned.total_seconds:.2f} s"
 
@@ -193,6 +193,12 @@ def _run_json(run: Generated) -> dict[str, Any]:
         "cpu_seconds": run.cpu_seconds,
         "memory_peak": run.memory,
     }
+
+
+def _busy(*runs: Generated) -> bool:
+    """Whether something else took the machine away from a run, so that its seconds say little."""
+    shares = [run.denoise_cpu / run.denoise_seconds for run in runs]
+    return min(shares) < STARVED or max(shares) / min(shares) - 1 > UNEVEN
 
 
 def _set_aside(log: Path) -> None:

@@ -38,7 +38,9 @@ DEFAULT_PLAN = "wan21_p1_k4"
               help="Dtype of the transformer.  [default: bfloat16 on an accelerator, else float32]")  # fmt: skip
 @click.option("--device", metavar="D", help="Device, such as cuda:0 or cpu.  [default: the best there is]")
 @click.option("--offload", is_flag=True, help="Keep parts of the model in host memory while others run.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the results.  [default: out/PLAN]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the results.  [default: out/PLAN]"
+)
 @click.option("--baseline", is_flag=True, help="Run uncached too: latency, pixel difference, compare.mp4.")
 @click.option("--locked", is_flag=True, help="Refuse a plan whose lock is missing or stale.")
 @click.option("--dry-run", is_flag=True, help="Predict at this size and run nothing; needs no torch.")
@@ -68,7 +70,9 @@ def _dry_run(options: dict[str, Any]) -> int:
         say(f"note: {note}")
     tell(prediction_text(job, prediction, dtype))
     if options["as_json"]:
-        click.echo(json.dumps({"format_version": 1, "dry_run": True, **prediction_json(job, prediction, dtype)}, indent=2))
+        click.echo(
+            json.dumps({"format_version": 1, "dry_run": True, **prediction_json(job, prediction, dtype)}, indent=2)
+        )
     return 0
 
 

@@ -61,12 +61,10 @@ def figures(prediction: Prediction) -> dict[str, Any]:
 
 def figures_text(label: str, prediction: Prediction) -> str:
     """A prediction in two lines, and one more for each rule that will not keep to its budget."""
-    tally = prediction.tally
-    lines = [
-        f"{label}:",
-        f"  hits {tally.hits}, misses {tally.misses} ({tally.rate:.1%} hits); peak cache {human_bytes(prediction.bytes_peak)};"
-        f" denoising FLOPs saved {prediction.saved:.2%} ({prediction.speedup:.2f}x at most)",
-    ]
+    tally, peak = prediction.tally, human_bytes(prediction.bytes_peak)
+    hits = f"hits {tally.hits}, misses {tally.misses} ({tally.rate:.1%} hits)"
+    saved = f"denoising FLOPs saved {prediction.saved:.2%} ({prediction.speedup:.2f}x at most)"
+    lines = [f"{label}:", f"  {hits}; peak cache {peak}; {saved}"]
     for name in prediction.over_budget:
         need = human_bytes(prediction.bytes_rule[name])
         lines.append(f"  rule {name} needs {need}, more than its budget: it will drop and compute, and say so")

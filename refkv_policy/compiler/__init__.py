@@ -18,8 +18,24 @@ from refkv_policy.profiles import ANY, Profile, ProfileError, load_profile
 from refkv_policy.profiles.cost import Workload
 
 __all__ = [
-    "BRANCHES", "HookTable", "Layout", "Prediction", "Row", "TableRule", "Tally", "Workload", "branches_of", "call_order",
-    "check_plan", "compile_all", "compile_plan", "layout_of", "plan_profiles", "predict", "profile_for", "retained",
+    "BRANCHES",
+    "HookTable",
+    "Layout",
+    "Prediction",
+    "Row",
+    "TableRule",
+    "Tally",
+    "Workload",
+    "branches_of",
+    "call_order",
+    "check_plan",
+    "compile_all",
+    "compile_plan",
+    "layout_of",
+    "plan_profiles",
+    "predict",
+    "profile_for",
+    "retained",
 ]
 
 
@@ -39,9 +55,7 @@ def compile_all(plan: Plan, today: datetime.date | None = None) -> dict[tuple[st
     return tables
 
 
-def compile_plan(
-    plan: Plan, profile: str | Profile | Any, steps: int, today: datetime.date | None = None
-) -> HookTable:
+def compile_plan(plan: Plan, profile: str | Profile | Any, steps: int, today: datetime.date | None = None) -> HookTable:
     """The table of one model and step count.
 
     profile: a name from the plan's `models`, a `Profile`, or a transformer, whose architecture picks one of them.
@@ -51,7 +65,9 @@ def compile_plan(
     document = plan.document
     if steps not in plan.run.steps:
         listed = ", ".join(map(str, plan.run.steps))
-        raise PlanError([rules.NOT_FOR_STEPS.at(document.file, document.span(("run", "steps")), steps=steps, listed=listed)])
+        raise PlanError(
+            [rules.NOT_FOR_STEPS.at(document.file, document.span(("run", "steps")), steps=steps, listed=listed)]
+        )
     found = list(_check_static(plan, today))
     if errors(found):
         raise PlanError(found)
@@ -155,9 +171,14 @@ def _over_budget(plan: Plan, profile: Profile, table: HookTable) -> Iterator[Dia
         for name in prediction.over_budget:
             rule = by_name[name]
             yield rules.OVER_BUDGET.at(
-                plan.document.file, plan.document.span((*rule.path, "store", "budget")), name=name, shape=shape,
-                need=human_bytes(prediction.bytes_rule[name]), budget=human_bytes(rule.store.budget or 0),
-                model=profile.name, steps=table.steps,
+                plan.document.file,
+                plan.document.span((*rule.path, "store", "budget")),
+                name=name,
+                shape=shape,
+                need=human_bytes(prediction.bytes_rule[name]),
+                budget=human_bytes(rule.store.budget or 0),
+                model=profile.name,
+                steps=table.steps,
             )
 
 

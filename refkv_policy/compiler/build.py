@@ -57,10 +57,16 @@ def build(
         rows=_rows(profile, grid, step_row, used, hints, chains, parts),
         attention_dtype=plan.quantization.attention.dtype,
         acknowledgements=tuple(
-            MappingProxyType({
-                "risk": a.risk, "by": a.by, "date": a.date.isoformat(), "reason": a.reason,
-                "expires": a.expires and a.expires.isoformat(), "evidence": a.evidence,
-            })
+            MappingProxyType(
+                {
+                    "risk": a.risk,
+                    "by": a.by,
+                    "date": a.date.isoformat(),
+                    "reason": a.reason,
+                    "expires": a.expires and a.expires.isoformat(),
+                    "evidence": a.evidence,
+                }
+            )
             for a in plan.acknowledgements
         ),
     )
@@ -78,13 +84,21 @@ def _table_rule(placed: Placed) -> TableRule:
     rule, method = placed.rule, placed.method
     risks = method.risks(rule.params)
     return TableRule(
-        name=rule.name, method=method.name, tier=rule.tier, risk=", ".join(risks) or None,
-        history=placed.lowered.history, params=MappingProxyType(dict(rule.params)),
-        store_dtype=rule.store.dtype, store_device=rule.store.device, budget=rule.store.budget,
+        name=rule.name,
+        method=method.name,
+        tier=rule.tier,
+        risk=", ".join(risks) or None,
+        history=placed.lowered.history,
+        params=MappingProxyType(dict(rule.params)),
+        store_dtype=rule.store.dtype,
+        store_device=rule.store.device,
+        budget=rule.store.budget,
     )
 
 
-def _schedule(placing: Placing, entries: Sequence[tuple[CacheRule, Method]], grid: Grid) -> tuple[str, Grid, Placed | None]:
+def _schedule(
+    placing: Placing, entries: Sequence[tuple[CacheRule, Method]], grid: Grid
+) -> tuple[str, Grid, Placed | None]:
     """The `step` row, the grid that is left, and the rule that thinned it."""
     for rule, _ in entries[1:]:
         span = placing.plan.document.span((*rule.path, "method"))
@@ -106,7 +120,9 @@ def _default(grid: Grid, reached: Iterable[int] | None = None) -> str:
 
 def _hints(profile: Profile, placed: Sequence[Placed], grid: Grid) -> tuple[Actions, dict[str, Chain]]:
     """The hints' actions and, for each branch, the chain they need."""
-    hints: Actions = {Site("hint", j, None): dict.fromkeys(BRANCHES, _default(grid)) for j in range(len(profile.vace_at))}
+    hints: Actions = {
+        Site("hint", j, None): dict.fromkeys(BRANCHES, _default(grid)) for j in range(len(profile.vace_at))
+    }
     stale = {b: [False] * len(hints) for b in BRANCHES}
     for entry in placed:
         for site in entry.sites:
@@ -155,7 +171,9 @@ def _check_saving(
         rule, rows = entry.rule, {**hints, **parts}
         cells = [
             (site, branch, step, rows[site][branch][step])
-            for site in entry.sites for branch in entry.branches for step in grid.evaluated
+            for site in entry.sites
+            for branch in entry.branches
+            for step in grid.evaluated
         ]
         served = [cell for cell in cells if cell[3] in SERVED]
         refresh = document.span((*rule.path, "refresh") if rule.refresh else (*rule.path, "method"))
@@ -167,7 +185,11 @@ def _check_saving(
             continue
         if entry.method.forecasts and not any(action == FORECAST for *_, action in served):
             few = len([s for s in grid.evaluated if s in entry.fresh]) < 2
-            because = "fewer than two steps are fresh" if few else "no step between refreshes has two fresh values and a ratio within the cap"
+            because = (
+                "fewer than two steps are fresh"
+                if few
+                else "no step between refreshes has two fresh values and a ratio within the cap"
+            )
             report(rules.NO_FORECAST.at(document.file, refresh, name=rule.name, because=because, **where))
         on_hints = [(site.index or 0, branch, step) for site, branch, step, _ in served if site.stack == "hint"]
         if not on_hints:
@@ -178,11 +200,17 @@ def _check_saving(
             hint, branch, step = on_hints[0]
             deeper = _deeper(hints, hint, branch, step)
             because = f"vace[{hint}] runs anyway at step {step} for hint[{deeper}], which is computed there"
-            report(rules.SAVES_NOTHING.at(document.file, at, name=rule.name, site=f"hint[{hint}]", because=because, **where))
+            report(
+                rules.SAVES_NOTHING.at(
+                    document.file, at, name=rule.name, site=f"hint[{hint}]", because=because, **where
+                )
+            )
         elif len(saved) < len(on_hints):
             hint, branch, step = next(c for c in on_hints if c not in set(saved))
             deeper = _deeper(hints, hint, branch, step)
-            report(rules.WASTED_REUSE.at(document.file, refresh, site=f"hint[{hint}]", step=step, deeper=deeper, **where))
+            report(
+                rules.WASTED_REUSE.at(document.file, refresh, site=f"hint[{hint}]", step=step, deeper=deeper, **where)
+            )
         if rule.params.get("chain") == "stale" and not any(
             "R" in chains[b].vace[s.index or 0] for b in entry.branches for s in entry.sites
         ):
@@ -196,7 +224,13 @@ def _deeper(hints: Actions, hint: int, branch: str, step: int) -> int:
 
 
 def _rows(
-    profile: Profile, grid: Grid, step_row: str, used: Sequence[Placed], hints: Actions, chains: dict[str, Chain], parts: Actions
+    profile: Profile,
+    grid: Grid,
+    step_row: str,
+    used: Sequence[Placed],
+    hints: Actions,
+    chains: dict[str, Chain],
+    parts: Actions,
 ) -> tuple[Row, ...]:
     """Rows in the table's order."""
     governor = {site: index for index, entry in enumerate(used) for site in entry.sites}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from refkv_policy.compiler import Prediction, compile_all, plan_profiles, predict
 from refkv_policy.compiler.lock import DTYPE, compact
-from refkv_policy.compiler.table import BRANCHES, HookTable, TableRule
+from refkv_policy.compiler.table import BRANCHES, HookTable, Row, TableRule
 from refkv_policy.plan.model import Acknowledgement, Plan, Shape
 from refkv_policy.profiles.cost import Workload
 
@@ -82,15 +82,20 @@ def diff_plans(old: Plan | None, new: Plan | None) -> PlanDiff:
     before, after = _tables(old), _tables(new)
     shapes = tuple(dict.fromkeys((*(old.run.shapes if old else ()), *(new.run.shapes if new else ()))))
     scopes = tuple(
-        _scope(scope, before.get(scope), after.get(scope), shapes, (old, new)) for scope in dict.fromkeys((*before, *after))
+        _scope(scope, before.get(scope), after.get(scope), shapes, (old, new))
+        for scope in dict.fromkeys((*before, *after))
     )
     metadata = tuple(_metadata(old, new)) if old and new else ()
     acknowledgements = tuple(_acknowledgements(old, new))
     verdict: Verdict = (
-        "added" if old is None
-        else "removed" if new is None
-        else "behaviour" if any(s.verdict != "unchanged" for s in scopes)
-        else "metadata" if metadata or acknowledgements
+        "added"
+        if old is None
+        else "removed"
+        if new is None
+        else "behaviour"
+        if any(s.verdict != "unchanged" for s in scopes)
+        else "metadata"
+        if metadata or acknowledgements
         else "unchanged"
     )
     return PlanDiff(
@@ -118,21 +123,35 @@ def _risks(tables: Mapping[Scope, HookTable]) -> tuple[str, ...]:
 
 
 def _scope(
-    scope: Scope, old: HookTable | None, new: HookTable | None, shapes: Sequence[Shape], plans: tuple[Plan | None, Plan | None]
+    scope: Scope,
+    old: HookTable | None,
+    new: HookTable | None,
+    shapes: Sequence[Shape],
+    plans: tuple[Plan | None, Plan | None],
 ) -> ScopeDiff:
     profile, steps = scope
     verdict: Verdict = (
-        "added" if old is None else "removed" if new is None else "unchanged" if old.digest == new.digest else "behaviour"
+        "added"
+        if old is None
+        else "removed"
+        if new is None
+        else "unchanged"
+        if old.digest == new.digest
+        else "behaviour"
     )
-    figures = () if verdict == "unchanged" else tuple(
-        (shape, _predict(plans[0], old, shape), _predict(plans[1], new, shape)) for shape in shapes
+    figures = (
+        ()
+        if verdict == "unchanged"
+        else tuple((shape, _predict(plans[0], old, shape), _predict(plans[1], new, shape)) for shape in shapes)
     )
     return ScopeDiff(
-        profile, steps, verdict,
+        profile,
+        steps,
+        verdict,
         rows=tuple(_rows(old, new)) if verdict == "behaviour" else (),
         facts=tuple(_facts(old, new)) if old and new and verdict == "behaviour" else (),
         figures=figures,
-        digests=(old and old.digest, new and new.digest),
+        digests=(old.digest if old else None, new.digest if new else None),
     )
 
 
@@ -153,7 +172,7 @@ def _rows(old: HookTable | None, new: HookTable | None) -> Iterator[RowChange]:
         before, after = old.by_site.get(name), new.by_site.get(name)
         row = after or before
         assert row is not None
-        pairs = {b: (before and before.actions(b), after and after.actions(b)) for b in BRANCHES}
+        pairs = {b: (_actions(before, b), _actions(after, b)) for b in BRANCHES}
         kind = (row.stack, row.part)
         if pairs["cond"] == pairs["uncond"]:
             pairs = {"both": pairs["cond"]}
@@ -164,6 +183,10 @@ def _rows(old: HookTable | None, new: HookTable | None) -> Iterator[RowChange]:
         indexes = tuple(f[1] for f in group if f[1] is not None)
         site = f"{kind[0]}[{compact(indexes)}]" if indexes else kind[0]
         yield RowChange(site if kind[1] is None else f"{site}.{kind[1]}", branch, before_text, after_text)
+
+
+def _actions(row: Row | None, branch: str) -> str | None:
+    return None if row is None else row.actions(branch)
 
 
 def _facts(old: HookTable, new: HookTable) -> Iterator[Change]:

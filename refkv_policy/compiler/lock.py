@@ -17,7 +17,10 @@ from refkv_policy.plan.model import Plan
 from refkv_policy.profiles import Profile
 from refkv_policy.profiles.cost import Workload
 
-HEAD = "# refkv lock 1. Written by `refkv compile`; review it, do not edit it.\n# C compute and keep  . compute  R reuse  F forecast  - not reached\n"
+HEAD = (
+    "# refkv lock 1. Written by `refkv compile`; review it, do not edit it.\n"
+    "# C compute and keep  . compute  R reuse  F forecast  - not reached\n"
+)
 DTYPE = "bfloat16"
 """The dtype that a lock's bytes are counted in; `run` predicts for its own."""
 
@@ -110,7 +113,9 @@ def check_lock(plan: Plan, path: Path) -> Diagnostic | None:
     if found == expected:
         return None
     changes = difflib.unified_diff(found.splitlines(), expected.splitlines(), lineterm="", n=0)
-    first = next((line for line in changes if line[:1] in "+-" and line[:3] not in ("+++", "---")), "line endings differ")
+    first = next(
+        (line for line in changes if line[:1] in "+-" and line[:3] not in ("+++", "---")), "line endings differ"
+    )
     return rules.LOCK_STALE.at(str(path), None, difference=f"first difference: {first[:120]}", **fields)
 
 

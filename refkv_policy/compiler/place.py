@@ -93,7 +93,9 @@ class Placing:
         if rule.refresh is None:
             return method.fresh_without_refresh(grid)
         try:
-            window = frozenset(range(self.steps)) if rule.window is None else parse_window(rule.window).resolve(self.steps)
+            window = (
+                frozenset(range(self.steps)) if rule.window is None else parse_window(rule.window).resolve(self.steps)
+            )
         except SelectorError as error:
             path = (*rule.path, "window")
             self._report(rules.STEPS_UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
@@ -104,7 +106,9 @@ class Placing:
                 rule.refresh, window, grid.evaluated, grid.sigmas, self.steps, from_first=not method.schedules
             )
         except SelectorError as error:
-            self._report(rules.STEPS_UNRESOLVED, (*refresh, "steps"), inside=error, message=error.message, mend=error.mend)
+            self._report(
+                rules.STEPS_UNRESOLVED, (*refresh, "steps"), inside=error, message=error.message, mend=error.mend
+            )
         except ValueError as error:
             key = "steps" if rule.refresh.steps is not None else "count"
             mend = "list steps that are run, the first among them" if key == "steps" else "lower the count"
@@ -119,4 +123,3 @@ class Placing:
 
 def _kind(stack: str, part: str | None) -> str:
     return stack if part is None else f"{stack}.{part}"
-

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from refkv_policy.compiler.table import BRANCHES, COMPUTE_KEEP, COMPUTED, REUSE, SERVED, UNREACHED, HookTable, Row, retained
+from refkv_policy.compiler.table import (
+    BRANCHES,
+    COMPUTE_KEEP,
+    COMPUTED,
+    REUSE,
+    SERVED,
+    UNREACHED,
+    HookTable,
+    Row,
+    retained,
+)
 from refkv_policy.profiles import Profile, cost
 from refkv_policy.profiles.cost import ITEMSIZE, Workload
 

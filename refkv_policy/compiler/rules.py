@@ -1,4 +1,7 @@
-"""Texts of the compiler's diagnostics: RKV21x sites, 3xx composition and tiers, 4xx quantization, 5xx acknowledgements, 7xx lock."""
+"""Texts of the compiler's diagnostics.
+
+RKV21x sites, models, steps · 3xx composition and tiers · 4xx quantization · 50x acknowledgements · 7xx lock.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +10,73 @@ from refkv_policy.plan.catalogue import rule
 # --- 210: sites, models, methods
 
 UNRESOLVED = rule(
-    "RKV210", "selector-unresolved", "{message} (model {model})", "{mend}",
+    "RKV210",
+    "selector-unresolved",
+    "{message} (model {model})",
+    "{mend}",
     "A selector that names nothing would be a rule that silently does nothing.",
 )
 WRONG_SITE = rule(
-    "RKV211", "site-not-for-method", "method {method} cannot stand at {site}", "use it at {allowed}",
+    "RKV211",
+    "site-not-for-method",
+    "method {method} cannot stand at {site}",
+    "use it at {allowed}",
     "A method changes one kind of value; elsewhere it has no meaning.",
 )
 SITE_TWICE = rule(
-    "RKV212", "site-claimed-twice", "{site} is already governed by rule {other!r} (model {model})",
+    "RKV212",
+    "site-claimed-twice",
+    "{site} is already governed by rule {other!r} (model {model})",
     "leave it out of one of the two selectors, for example with `!`",
     "Two rules at one site would leave it to their order what happens.",
 )
 UNKNOWN_METHOD = rule(
-    "RKV213", "unknown-method", "there is no method {method!r}", "{guess}the methods are {known}",
+    "RKV213",
+    "unknown-method",
+    "there is no method {method!r}",
+    "{guess}the methods are {known}",
     "A method that does not exist cannot be applied.",
 )
 UNKNOWN_PROFILE = rule(
-    "RKV214", "unknown-profile", "{message}", "name a shipped profile (`refkv models`), a profile file, or `any`",
+    "RKV214",
+    "unknown-profile",
+    "{message}",
+    "name a shipped profile (`refkv models`), a profile file, or `any`",
     "A plan is compiled and locked for each model it names.",
 )
 RULE_MODEL = rule(
-    "RKV216", "rule-for-unlisted-model", "rule {name!r} is for {model}, which the plan does not list",
+    "RKV216",
+    "rule-for-unlisted-model",
+    "rule {name!r} is for {model}, which the plan does not list",
     "add it to the plan's `models`, or take it out here",
     "A rule for a model that the plan is not applied to never acts.",
 )
 STEPS_UNRESOLVED = rule(
-    "RKV217", "steps-unresolved", "{message} ({steps} steps)", "{mend}",
+    "RKV217",
+    "steps-unresolved",
+    "{message} ({steps} steps)",
+    "{mend}",
     "Steps that do not exist at a declared step count cannot be obeyed.",
 )
 UNKNOWN_SAMPLER = rule(
-    "RKV218", "unknown-sampler", "sampler {name!r} is not supported", "{guess}the samplers are {known}",
+    "RKV218",
+    "unknown-sampler",
+    "sampler {name!r} is not supported",
+    "{guess}the samplers are {known}",
     "The sampler fixes each step's sigma, which refreshes and forecasts depend on.",
 )
 
 NOT_FOR_PROFILE = rule(
-    "RKV219", "plan-not-for-model", "the plan is not for {model}; it lists {listed}",
+    "RKV219",
+    "plan-not-for-model",
+    "the plan is not for {model}; it lists {listed}",
     "add the model to `models` (and review what the plan compiles to on it), or run another plan",
     "A plan is reviewed for the models it names.",
 )
 NOT_FOR_STEPS = rule(
-    "RKV220", "plan-not-for-step-count", "the plan is not reviewed for {steps} steps; it lists {listed}",
+    "RKV220",
+    "plan-not-for-step-count",
+    "the plan is not reviewed for {steps} steps; it lists {listed}",
     "run with one of those, or add {steps} to `run.steps` and review what the plan compiles to",
     "A step count decides which steps are refreshed; others are refused, not rescaled.",
 )
@@ -55,68 +84,96 @@ NOT_FOR_STEPS = rule(
 # --- 300: composition and tiers
 
 WRONG_TIER = rule(
-    "RKV301", "wrong-tier", "method {method} is tier {actual}, not {stated}", "write `tier: {actual}`",
+    "RKV301",
+    "wrong-tier",
+    "method {method} is tier {actual}, not {stated}",
+    "write `tier: {actual}`",
     "The tier is repeated in the plan so that a reviewer sees it; a wrong one would mislead.",
 )
 SAVES_NOTHING = rule(
-    "RKV302", "saves-no-block",
+    "RKV302",
+    "saves-no-block",
     "rule {name!r} reuses {site} but saves no block: {because} (model {model}, {steps} steps)",
-    "cache a suffix of the hints (such as \"hint[deep]\"), or say `params: {{chain: stale}}`",
+    'cache a suffix of the hints (such as "hint[deep]"), or say `params: {{chain: stale}}`',
     "VACE blocks form a chain: hint j needs block j, which needs block j-1's state. Only a suffix of the hints spares its "
     "blocks; reusing others approximates for nothing.",
 )
 WASTED_REUSE = rule(
-    "RKV303", "reuse-of-a-computed-block",
+    "RKV303",
+    "reuse-of-a-computed-block",
     "{site} is reused at step {step}, but its block runs there for hint[{deeper}] (model {model}, {steps} steps)",
     "refresh {site} at every step at which a deeper hint is computed: intervals must not decrease down the chain",
     "A hint whose block runs anyway is free to compute; reusing it costs quality and saves nothing.",
 )
 NEVER_REUSES = rule(
-    "RKV304", "rule-never-acts", "rule {name!r} never reuses anything (model {model}, {steps} steps)",
+    "RKV304",
+    "rule-never-acts",
+    "rule {name!r} never reuses anything (model {model}, {steps} steps)",
     "widen its `window` or its refresh, or remove the rule",
     "A rule that cannot fire is a cache that is believed in and does not exist.",
 )
 INTERVAL_ONE = rule(
-    "RKV305", "interval-of-one", "rule {name!r} computes every step: an interval of 1 stores and saves nothing",
+    "RKV305",
+    "interval-of-one",
+    "rule {name!r} computes every step: an interval of 1 stores and saves nothing",
     "raise the interval, or remove the rule",
-    "Fine as the first point of a sweep; useless in service.", severity="warning",
+    "Fine as the first point of a sweep; useless in service.",
+    severity="warning",
 )
 REFRESH_FORM = rule(
-    "RKV306", "refresh-not-for-method", "method {method} {problem}", "{mend}",
+    "RKV306",
+    "refresh-not-for-method",
+    "method {method} {problem}",
+    "{mend}",
     "When a site is computed must be stated where the method needs it, and cannot be where it does not.",
 )
 REFRESH_UNFIT = rule(
-    "RKV307", "refresh-does-not-fit", "{message} (model {model}, {steps} steps)", "{mend}",
+    "RKV307",
+    "refresh-does-not-fit",
+    "{message} (model {model}, {steps} steps)",
+    "{mend}",
     "A refresh that the step count cannot honour would be rescaled or ignored.",
 )
 NO_FORECAST = rule(
-    "RKV309", "forecast-never-happens",
+    "RKV309",
+    "forecast-never-happens",
     "rule {name!r} never forecasts: {because} (model {model}, {steps} steps)",
     "refresh at two steps or more with a step to forecast after them, raise `params: {{cap: …}}`, or use hint_reuse",
     "A forecast needs two fresh values of the hint; without them it is plain reuse under another name.",
 )
 OVER_BUDGET = rule(
-    "RKV310", "budget-below-need",
+    "RKV310",
+    "budget-below-need",
     "rule {name!r} needs {need} at {shape} in bfloat16, more than its budget of {budget} (model {model}, {steps} steps)",
     "raise `store: {{budget: …}}`, cache fewer sites, or store a narrower dtype",
-    "Over its budget the store drops hints and computes them: slower than planned.", severity="warning",
+    "Over its budget the store drops hints and computes them: slower than planned.",
+    severity="warning",
 )
 KEY_UNUSED = rule(
-    "RKV311", "key-not-for-method", "method {method} takes no `{key}`", "remove it",
+    "RKV311",
+    "key-not-for-method",
+    "method {method} takes no `{key}`",
+    "remove it",
     "A key that the method ignores would promise something that does not happen.",
 )
 SCHEDULE_TWICE = rule(
-    "RKV312", "two-step-schedules", "rule {name!r} is a second step schedule for {model}", "keep one",
+    "RKV312",
+    "two-step-schedules",
+    "rule {name!r} is a second step schedule for {model}",
+    "keep one",
     "The sampler runs on one grid.",
 )
 BRANCH_ABSENT = rule(
-    "RKV313", "branch-never-runs", "rule {name!r} acts on the uncond branch, which guidance {guidance} never runs",
+    "RKV313",
+    "branch-never-runs",
+    "rule {name!r} acts on the uncond branch, which guidance {guidance} never runs",
     "declare a guidance above 1, or use `branches: together`",
     "Without guidance there is no unconditional call.",
 )
 
 STALE_UNUSED = rule(
-    "RKV314", "stale-chain-without-use",
+    "RKV314",
+    "stale-chain-without-use",
     "rule {name!r} says `chain: stale`, but no computed hint goes on from a kept state (model {model}, {steps} steps)",
     "remove `chain: stale`: the rule's hints are a suffix of the chain",
     "A risk that is stated and not taken misleads whoever acknowledges it.",
@@ -125,12 +182,16 @@ STALE_UNUSED = rule(
 # --- 400: quantization
 
 NO_BACKEND = rule(
-    "RKV401", "attention-dtype-without-backend", "no attention backend here computes in {dtype}",
+    "RKV401",
+    "attention-dtype-without-backend",
+    "no attention backend here computes in {dtype}",
     "use `dtype: native`; quantized attention is refused, never silently left native",
     "A quantization that does not happen is a measurement of something else.",
 )
 LOSSLESS_QUANTIZED = rule(
-    "RKV402", "lossless-under-quantization", "rule {name!r} claims P0, which quantized attention breaks",
+    "RKV402",
+    "lossless-under-quantization",
+    "rule {name!r} claims P0, which quantized attention breaks",
     "write `lossless: downgrade` and acknowledge it, or use native attention",
     "Bit-exactness is asserted in native precision only.",
 )
@@ -138,39 +199,54 @@ LOSSLESS_QUANTIZED = rule(
 # --- 500: acknowledgements
 
 UNACKNOWLEDGED = rule(
-    "RKV501", "risk-not-acknowledged", "rule {name!r} carries the risk {risk}, which nobody acknowledges",
+    "RKV501",
+    "risk-not-acknowledged",
+    "rule {name!r} carries the risk {risk}, which nobody acknowledges",
     "add to `acknowledgements`: `- {{risk: {risk}, by: …, date: …, reason: …}}`",
     "A lossy cache is off unless a named party accepts its risk.",
 )
 UNKNOWN_RISK = rule(
-    "RKV502", "acknowledgement-of-nothing", "no rule of this plan carries the risk {risk!r}",
+    "RKV502",
+    "acknowledgement-of-nothing",
+    "no rule of this plan carries the risk {risk!r}",
     "{guess}remove the acknowledgement, or name a risk that the plan carries ({known})",
     "An acknowledgement that fits nothing hides that the one needed is missing.",
 )
 ACK_EXPIRED = rule(
-    "RKV503", "acknowledgement-expired", "the acknowledgement of {risk} by {by} expired on {expires}",
+    "RKV503",
+    "acknowledgement-expired",
+    "the acknowledgement of {risk} by {by} expired on {expires}",
     "have it renewed: a new `date` and `expires`",
     "Risks are accepted for a time.",
 )
 ACK_FUTURE = rule(
-    "RKV504", "acknowledgement-from-the-future", "the acknowledgement of {risk} is dated {date}, after today ({today})",
+    "RKV504",
+    "acknowledgement-from-the-future",
+    "the acknowledgement of {risk} is dated {date}, after today ({today})",
     "state the day on which it was given",
     "Nothing is acknowledged before it is.",
 )
 ACK_BACKWARDS = rule(
-    "RKV505", "acknowledgement-expires-before-its-date",
-    "the acknowledgement of {risk} expires on {expires}, before its own date {date}", "correct one of the two dates",
+    "RKV505",
+    "acknowledgement-expires-before-its-date",
+    "the acknowledgement of {risk} expires on {expires}, before its own date {date}",
+    "correct one of the two dates",
     "Such an acknowledgement was never in force.",
 )
 
 # --- 700: lock
 
 LOCK_MISSING = rule(
-    "RKV701", "lock-missing", "there is no lock {lock}", "run `refkv compile {plan}` and check the lock in",
+    "RKV701",
+    "lock-missing",
+    "there is no lock {lock}",
+    "run `refkv compile {plan}` and check the lock in",
     "A reviewer reads what a plan compiles to in its lock.",
 )
 LOCK_STALE = rule(
-    "RKV702", "lock-stale", "the lock {lock} is not what this plan compiles to: {difference}",
+    "RKV702",
+    "lock-stale",
+    "the lock {lock} is not what this plan compiles to: {difference}",
     "run `refkv compile {plan}` and review what changed",
     "A stale lock shows a reviewer a behaviour that is not the plan's.",
 )

@@ -17,7 +17,8 @@ from refkv_policy.plan.wording import did_you_mean, listed
 
 def sound_rules(plan: Plan) -> tuple[tuple[tuple[CacheRule, Method], ...], tuple[Diagnostic, ...]]:
     """The rules without a fault of their own, each with its method, and the faults of the others."""
-    sound, found = [], []
+    sound: list[tuple[CacheRule, Method]] = []
+    found: list[Diagnostic] = []
     for rule in plan.caches:
         faults = tuple(_check_rule(plan, rule))
         found.extend(faults)
@@ -33,8 +34,11 @@ def _check_rule(plan: Plan, rule: CacheRule) -> Iterator[Diagnostic]:
     except KeyError:
         known = methods.names()
         yield rules.UNKNOWN_METHOD.at(
-            file, document.span((*rule.path, "method")),
-            method=rule.method, guess=did_you_mean(rule.method, known), known=listed(known),
+            file,
+            document.span((*rule.path, "method")),
+            method=rule.method,
+            guess=did_you_mean(rule.method, known),
+            known=listed(known),
         )
         return
     if rule.tier != method.tier:
@@ -53,14 +57,20 @@ def _check_refresh(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diag
     forms = ", ".join(sorted(method.refreshes))
     if rule.refresh is None and method.refreshes:
         yield rules.REFRESH_FORM.at(
-            file, document.span(rule.path), method=method.name, problem="needs a `refresh:`", mend=f"state one of: {forms}"
+            file,
+            document.span(rule.path),
+            method=method.name,
+            problem="needs a `refresh:`",
+            mend=f"state one of: {forms}",
         )
     elif rule.refresh is not None:
         refresh = rule.refresh
         form = "interval" if refresh.interval is not None else "steps" if refresh.steps is not None else "spacing"
         if form not in method.refreshes:
             yield rules.REFRESH_FORM.at(
-                file, document.span((*rule.path, "refresh")), method=method.name,
+                file,
+                document.span((*rule.path, "refresh")),
+                method=method.name,
                 problem=f"takes no `refresh: {{{form}: …}}`" if method.refreshes else "takes no `refresh:`",
                 mend=f"state one of: {forms}" if forms else "remove it",
             )
@@ -79,7 +89,9 @@ def _check_refresh(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diag
 def _check_params(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diagnostic]:
     """The method's own schema, at the parameter that is at fault. A rule without parameters does not load jsonschema."""
     if rule.params:
-        yield from check_schema(plan.document, method.params_schema, (*rule.path, "params"), f"`params` of {method.name}")
+        yield from check_schema(
+            plan.document, method.params_schema, (*rule.path, "params"), f"`params` of {method.name}"
+        )
 
 
 def check_run(plan: Plan) -> Iterator[Diagnostic]:
@@ -88,8 +100,11 @@ def check_run(plan: Plan) -> Iterator[Diagnostic]:
     sampler = plan.run.sampler.name
     if sampler not in SAMPLERS:
         yield rules.UNKNOWN_SAMPLER.at(
-            document.file, document.span(("run", "sampler", "name")),
-            name=sampler, guess=did_you_mean(sampler, SAMPLERS), known=listed(SAMPLERS),
+            document.file,
+            document.span(("run", "sampler", "name")),
+            name=sampler,
+            guess=did_you_mean(sampler, SAMPLERS),
+            known=listed(SAMPLERS),
         )
     dtype = plan.quantization.attention.dtype
     if dtype != "native":
@@ -116,7 +131,9 @@ def check_acknowledgements(
         if whole and entry.risk not in carried:
             known = listed(carried) if carried else "it carries none"
             span = document.span((*entry.path, "risk"))
-            yield rules.UNKNOWN_RISK.at(file, span, risk=entry.risk, guess=did_you_mean(entry.risk, carried), known=known)
+            yield rules.UNKNOWN_RISK.at(
+                file, span, risk=entry.risk, guess=did_you_mean(entry.risk, carried), known=known
+            )
         if entry.date > today:
             span = document.span((*entry.path, "date"))
             yield rules.ACK_FUTURE.at(file, span, risk=entry.risk, date=entry.date, today=today)

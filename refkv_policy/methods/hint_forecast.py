@@ -8,7 +8,7 @@ noise past the error of plain reuse; such a step reuses h₁. `gain` g damps the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from refkv_policy.methods.hint_reuse import CHAIN, HintReuse
 from refkv_policy.methods.method import Grid, Lowered, Observation, reuse_between
@@ -25,7 +25,7 @@ class HintForecast(HintReuse):
     name = "hint_forecast"
     title = "forecast the hint linearly in sigma from its two newest fresh values"
     forecasts = True
-    params_schema = {
+    params_schema: ClassVar[Mapping[str, Any]] = {
         "type": "object",
         "properties": {
             "cap": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from refkv_policy.methods.method import Grid, Lowered, Method, reuse_between
 
@@ -23,7 +23,11 @@ class HintReuse(Method):
     sites = frozenset({("hint", None)})
     refreshes = frozenset({"interval", "steps", "spacing"})
     takes_window = True
-    params_schema = {"type": "object", "properties": {"chain": CHAIN}, "additionalProperties": False}
+    params_schema: ClassVar[Mapping[str, Any]] = {
+        "type": "object",
+        "properties": {"chain": CHAIN},
+        "additionalProperties": False,
+    }
 
     def risks(self, params: Mapping[str, Any]) -> tuple[str, ...]:
         """A stale chain is a risk of its own."""

@@ -30,7 +30,9 @@ class StepSchedule(Method):
         Raises MethodError when step 0 is left out (the initial noise is drawn for its sigma), or fewer than two remain.
         """
         if 0 not in fresh:
-            raise MethodError("refresh", "the schedule leaves out step 0, whose sigma the first noise is drawn for", "add step 0")
+            raise MethodError(
+                "refresh", "the schedule leaves out step 0, whose sigma the first noise is drawn for", "add step 0"
+            )
         if len(fresh) < 2:
             raise MethodError("refresh", "the schedule keeps a single step", "keep two or more")
         return Lowered("".join("." if s in fresh else "-" for s in range(grid.steps)))

@@ -126,7 +126,9 @@ def object_maps(shard: int) -> Tensor:
     out = torch.zeros(SHARD, 1, (FRAMES + 3) // 4, side, side)
     for row in range(SHARD):
         scene = training_scene(FIRST_SEED + shard * SHARD + row, SYNTHETIC)
-        for k in range(out.shape[2] if scene else 0):
+        if scene is None:
+            continue
+        for k in range(out.shape[2]):
             for thing in scene.things:
                 cover = torch.from_numpy(object_mask(thing, max(4 * k - 2, 0), side, side))
                 out[row, 0, k] = torch.maximum(out[row, 0, k], cover)
@@ -148,4 +150,4 @@ def join(parts: list[dict[str, Any]]) -> Latents:
     """Shards as one set."""
     tensors = {k: torch.cat([p[k] for p in parts]) for k in ("x", "inactive", "reactive", "mask")}
     texts = {k: [t for p in parts for t in p[k]] for k in ("captions", "kinds")}
-    return Latents(**tensors, **texts)
+    return Latents(**tensors, **texts)  # type: ignore[arg-type]

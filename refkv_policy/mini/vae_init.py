@@ -10,6 +10,8 @@ start as averages and repeats.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from diffusers import AutoencoderKLWan
@@ -63,14 +65,16 @@ def _signed(conv: nn.Conv2d, weights: Tensor, used: int) -> None:
     conv.weight[:n, : weights.shape[1], : weights.shape[2], : weights.shape[3]] = weights
     conv.weight[n : 2 * n, : weights.shape[1], : weights.shape[2], : weights.shape[3]] = -weights
     conv.weight[used] = 0.0
+    assert conv.bias is not None
     conv.bias[used] = _CONSTANT
 
 
 def _read_signed(norm: nn.Module, conv: nn.Conv3d, pairs: int, outputs: int, used: int) -> None:
     """Undo norm and SiLU: output i of `conv` is signed channel i."""
-    norm.gamma.fill_(0.1)
-    norm.gamma[: 2 * pairs] = _CONSTANT / norm.scale
-    norm.gamma[used] = 0.1
+    gamma, scale = cast("Tensor", norm.gamma), cast("float", norm.scale)
+    gamma.fill_(0.1)
+    gamma[: 2 * pairs] = _CONSTANT / scale
+    gamma[used] = 0.1
     _quiet(conv)
     for i in range(outputs):
         conv.weight[i, i, -1, 1, 1] = 1.0

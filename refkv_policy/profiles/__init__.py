@@ -102,11 +102,14 @@ def _check_field(file: str, name: str, entry: Any) -> None:
         fine = isinstance(entry, bool)
     elif name == "sets":
         fine = isinstance(entry, Mapping) and all(
-            isinstance(named, Mapping) and all(isinstance(text, str) for text in named.values()) for named in entry.values()
+            isinstance(named, Mapping) and all(isinstance(text, str) for text in named.values())
+            for named in entry.values()
         )
     elif name in _TUPLES:
         fine = isinstance(entry, list) and all(type(item) is int and item >= 0 for item in entry)
-        fine = fine and (name == "vace_at" or (all(map(positive, entry)) and len(entry) == (3 if name == "patch" else 2)))
+        fine = fine and (
+            name == "vace_at" or (all(map(positive, entry)) and len(entry) == (3 if name == "patch" else 2))
+        )
     else:
         fine = positive(entry)
     if not fine:

@@ -80,7 +80,7 @@ class Profile:
         config = getattr(transformer, "config", None)
         try:
             assert config is not None
-            facts = {
+            facts: dict[str, Any] = {
                 "main_blocks": int(config["num_layers"]),
                 "vace_at": tuple(int(i) for i in config["vace_layers"]),
                 "heads": int(config["num_attention_heads"]),

@@ -57,13 +57,13 @@ Make = Callable[..., Item]
 
 def gate_measure(findings: Findings) -> tuple[int, Measure] | None:
     """The feature model that the gate asks for and its place among the models; None where only a stand-in ran."""
-    features = [m for m in findings.measures if m.feature]
+    features = [m for m in findings.measures if m.model]
     return next(((i, m) for i, m in enumerate(features) if not m.stand_in), None)
 
 
 def _no_model(findings: Findings) -> str:
-    stand_in = next((m.title for m in findings.measures if m.feature), None)
-    ran = f"only a stand-in ran ({stand_in}), which no threshold applies to" if stand_in else "no feature model ran"
+    stand_in = next((m.model for m in findings.measures if m.model), None)
+    ran = f"only {stand_in} ran, whose scale is another" if stand_in else "no feature model ran"
     return f"{ran}; name a DINOv2 model with --features"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from refkv_policy.evidence import GATE, Figure
@@ -127,10 +128,10 @@ class Findings:
 
     def value(self, row: Row) -> float:
         """A row's error. Raises CollectError where the metric was not had."""
-        figure = row.error(self.metric)
-        if figure is None:
+        errors = row.errors(self.metric)
+        if not errors:
             raise CollectError(f"{row.entry.name} has no {self.metric.name}; choose another --metric")
-        return figure.value
+        return fmean(errors.values())
 
     @property
     def frontier(self) -> tuple[Row, ...]:
@@ -148,7 +149,7 @@ class Findings:
     @property
     def redline(self) -> float | None:
         """What an error must stay within for a K to be chosen: 8 % of the gate's own metric, else the solver floor."""
-        if self.metric.feature and not self.metric.stand_in:
+        if self.metric.model and not self.metric.stand_in:
             return GATE["mean_drop"].threshold
         solver = self.scale(self.metric)[1]
         return None if solver is None else solver.value

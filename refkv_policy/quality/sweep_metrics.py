@@ -26,7 +26,7 @@ class Reading:
 class Measure:
     """A metric. read gives None where a clip has no such figure (a still clip has no motion; equal frames no PSNR).
 
-    stand_in: it stands in for the gate's own. feature: whether it is of a feature model.
+    stand_in: it stands in for the gate's own. model: the feature model's name, None for a metric without one.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Measure:
     better: Literal["higher", "lower"]
     read: Callable[[Stored], Reading | None]
     stand_in: bool = False
-    feature: bool = False
+    model: str | None = None
 
 
 def measures(features: Sequence[Stored]) -> tuple[Measure, ...]:
@@ -62,7 +62,7 @@ def measures(features: Sequence[Stored]) -> tuple[Measure, ...]:
         found.append(
             Measure(
                 drop_name(name, stand_in), f"drop of {name} feature similarity", str(model["provenance"]), "lower",
-                _drop(index), stand_in, True,
+                _drop(index), stand_in, name,
             )
         )  # fmt: skip
     return tuple(found)

@@ -100,18 +100,7 @@ class Bench:
     ) -> tuple[Generated, dict[str, Any]]:
         """One request and what there is to tell of it. Under a table its log is verified against it."""
         shared = self.conditions
-        request = Request(
-            prompt=task.clip.prompt,
-            negative_prompt=shared.negative_prompt,
-            width=shared.width,
-            height=shared.height,
-            frames=shared.frames,
-            steps=work.steps,
-            guidance=shared.guidance,
-            seed=task.seed,
-            text_tokens=shared.text_tokens,
-            inputs=inputs,
-        )
+        request = request_of(shared, task.clip, task.seed, work.steps, inputs)
         if work.table is None:
             made = generate(self.pipe, request)
             return made, {"hits": 0, "misses": 0, "departures": {}, "bytes_peak": 0, "audit": None, **_told(made)}
@@ -141,10 +130,30 @@ class Bench:
         return self._inputs[source.path]
 
     def _read(self, source: Source) -> tuple[Clip, dict[str, Any]]:
-        shared = self.conditions
-        clip = read_clip(source.path, shared.frames, (shared.width, shared.height), factor=self.factor)
-        shown = control(clip.frames, shared.control)
-        return clip, {"video": [Image.fromarray(frame) for frame in shown]}
+        return read_input(source, self.conditions, self.factor)
+
+
+def request_of(shared: Conditions, clip: Source, seed: int, steps: int, inputs: Mapping[str, Any]) -> Request:
+    """The request of a clip and seed. inputs: as `read_input` gives them."""
+    return Request(
+        prompt=clip.prompt,
+        negative_prompt=shared.negative_prompt,
+        width=shared.width,
+        height=shared.height,
+        frames=shared.frames,
+        steps=steps,
+        guidance=shared.guidance,
+        seed=seed,
+        text_tokens=shared.text_tokens,
+        inputs=inputs,
+    )
+
+
+def read_input(source: Source, shared: Conditions, factor: int) -> tuple[Clip, dict[str, Any]]:
+    """The clip, and the pipeline's arguments that show its control. factor: of the VAE, in time."""
+    clip = read_clip(source.path, shared.frames, (shared.width, shared.height), factor=factor)
+    shown = control(clip.frames, shared.control)
+    return clip, {"video": [Image.fromarray(frame) for frame in shown]}
 
 
 class _Remembering:

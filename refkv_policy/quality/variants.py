@@ -85,11 +85,15 @@ def choose_rule(plan: Plan, name: str | None) -> int:
         if name not in names:
             raise VaryError(f"the plan has no rule {name!r}; its rules are {', '.join(names) or 'none'}")
         return names.index(name)
-    lossy = [i for i, rule in enumerate(plan.caches) if methods.get(rule.method).risks(rule.params)]
-    for found in (lossy, list(range(len(names)))):
+    for found in (lossy_rules(plan), tuple(range(len(names)))):
         if len(found) == 1:
             return found[0]
     raise VaryError(f"say which rule is varied with --rule: {', '.join(names) or 'the plan has none'}")
+
+
+def lossy_rules(plan: Plan) -> tuple[int, ...]:
+    """Indexes of the rules that carry a risk."""
+    return tuple(i for i, rule in enumerate(plan.caches) if methods.get(rule.method).risks(rule.params))
 
 
 def default_varies(plan: Plan, rule: int) -> tuple[Vary, ...]:

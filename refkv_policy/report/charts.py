@@ -191,7 +191,9 @@ def log_axis(title: str, values: Iterable[float], say: Callable[[float], str]) -
     if low <= 0:
         return linear_axis(title, known, say)
     zero = any(value <= 0 for value in known)
-    steps = sorted(m * 10.0**e for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for m in (1, 2, 5))
+    steps = sorted(
+        m * 10.0**e for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for m in (1, 2, 5)
+    )
     below = max((s for s in steps if s <= low), default=low)
     above = min((s for s in steps if s >= high), default=high)
     if below == above:

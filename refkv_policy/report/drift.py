@@ -1,9 +1,9 @@
 """Drift figures as `refkv drift` writes them, and their curves: how far a site's value has moved, by layer and step.
 
 The document is JSON with `kind: drift`, `version: 1` and `series`, a list of {`site`, `branch`, `against`, `measure`,
-`steps`, `mean`} and, where more than one clip and seed ran, `low` and `high`; the lists are of one length. `against` is
-`first`, `previous` or `fresh`; `measure` is `relative_l2`, `cosine` or `norm_ratio`. `profile`, `steps`, `guidance`,
-`clips`, `seeds` and `suggestion` (a plan fragment) are shown where they are there.
+`steps`, `mean`} and, where more than one clip and seed ran, `low` and `high`, the smallest and the largest; the lists are
+of one length. `against` is `first`, `previous` or `fresh`; `measure` is `relative_l2`, `cosine` or `norm_ratio`. What else
+it tells of the run (ABOUT), its `suggestion` (a plan fragment) and the `rule` behind it are shown where they are there.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from typing import Any
 from refkv_policy.audit.fold import place
 from refkv_policy.report.charts import DEPTHS, Axis, Chart, Mark, Series, linear_axis
 from refkv_policy.report.errors import ReportError
-from refkv_policy.report.words import number
+from refkv_policy.report.words import count, number
 
 AGAINST = {"first": "the first step", "previous": "the step before", "fresh": "the last fresh one"}
 MEASURES = {"relative_l2": "relative L2 distance", "cosine": "cosine similarity", "norm_ratio": "ratio of norms"}
+ABOUT = (
+    "plan", "profile", "weights", "steps", "guidance", "dtype", "device", "clips", "seeds", "fresh_steps", "tolerance", "rule",
+)  # fmt: skip
 MOST = 2000
 """Curves, and points of one, that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How one site of one branch moved. low, high: the interval's ends, where there is one."""
+    """How one site of one branch moved. low, high: the smallest and largest of the samples, where there are several."""
 
     site: str
     branch: str
@@ -55,10 +58,10 @@ def drift_of(value: Mapping[str, Any], name: str) -> Drift:
     try:
         curves = tuple(_curve(entry) for entry in series)
     except (KeyError, TypeError, ValueError) as error:
-        raise ReportError(f"{name} holds a drift series that cannot be read ({error}); write it anew with `refkv drift`") from error
-    about = tuple(
-        (key, _words(value[key])) for key in ("plan", "profile", "steps", "guidance", "dtype", "clips", "seeds") if key in value
-    )
+        raise ReportError(
+            f"{name} holds a drift series that cannot be read ({error}); write it anew with `refkv drift`"
+        ) from error
+    about = tuple((key.replace("_", " "), _words(value[key])) for key in ABOUT if value.get(key) is not None)
     suggestion = value.get("suggestion")
     return Drift(curves, about, suggestion if isinstance(suggestion, str) else None)
 
@@ -84,8 +87,11 @@ def _numbers(values: Sequence[Any], length: int) -> tuple[float, ...]:
 
 
 def _words(value: Any) -> str:
+    """What was measured, in a line: names of clips, steps by branch, or the value itself."""
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_words(inner)}" for key, inner in value.items() if not isinstance(inner, dict))
     if isinstance(value, list):
-        return ", ".join(str(v.get("name", v)) if isinstance(v, dict) else str(v) for v in value)
+        return ", ".join(str(v.get("name")) if isinstance(v, dict) else str(v) for v in value)
     return str(value)
 
 
@@ -109,13 +115,14 @@ def _chart(curves: Sequence[Curve], measure: str, against: str, stack: str, bran
         for n, c in enumerate(ordered)
     )
     values = [v for c in ordered for part in (c.mean, c.low or (), c.high or ()) for v in part]
+    scatter = "; the bands reach from the smallest to the largest of the clips and seeds" if ordered[0].low else ""
     anchor = 1.0 if measure == "cosine" else 0.0
     steps = [s for c in ordered for s in c.steps]
     x: Axis = linear_axis("step", steps, lambda v: f"{v:.0f}", whole=True)
     return Chart(
         f"drift-{key}",
         f"{stack}, {branch}: {MEASURES[measure]} from {AGAINST[against]}",
-        f"One curve for each of {len(ordered)} sites, from the shallowest (yellow) to the deepest (blue).",
+        f"{count(len(ordered), 'site')}, from the shallowest (yellow) to the deepest (blue){scatter}.",
         x,
         linear_axis(MEASURES[measure], [anchor, *values], number),
         series,

@@ -31,7 +31,18 @@ class FrontierView:
     rows: tuple[tuple[str, ...], ...]
 
 
-COLUMNS = ("run", "kind", "speed-up", "speed-up in FLOPs", "error", "against the many-step run", "calls", "hits", "misses", "peak memory")
+COLUMNS = (
+    "run",
+    "kind",
+    "speed-up",
+    "speed-up in FLOPs",
+    "error",
+    "against the many-step run",
+    "calls",
+    "hits",
+    "misses",
+    "peak memory",
+)
 
 
 def frontier_view(scope: MeasuredScope, key: str) -> FrontierView | None:
@@ -78,7 +89,13 @@ Error = Callable[[Point], Figure | None]
 
 
 def _chart(
-    points: Sequence[Point], error: Error, speed: Speed, metric: Metric | None, scope: MeasuredScope, key: str, against: str
+    points: Sequence[Point],
+    error: Error,
+    speed: Speed,
+    metric: Metric | None,
+    scope: MeasuredScope,
+    key: str,
+    against: str,
 ) -> Chart:
     floors = list(_floors(points, metric, key.startswith("solver")))
     series = [s for family in reversed(FAMILIES) for s in _series(family, points, error, speed)]
@@ -90,8 +107,8 @@ def _chart(
     return Chart(
         key,
         f"Speed against error from {against}",
-        f"{count(len(points), 'run')} of {scope.scope}. Error: {metric.title if metric else 'of the named metric'}. Lower is nearer, "
-        "further right is faster.",
+        f"{count(len(points), 'run')} of {scope.scope}. Error: {metric.title if metric else 'of the named metric'}. "
+        "Lower is nearer, further right is faster.",
         linear_axis(speed.title, [1.0, *(x for m in shown for x in (m.x, *(m.xs or ())))], times),
         log_axis(f"error from {against}", values, number),
         tuple(series),
@@ -135,7 +152,9 @@ def _front(points: Sequence[Point], error: Error, speed: Speed) -> Series | None
 
 def _floors(points: Sequence[Point], metric: Metric | None, of_many_steps: bool) -> Iterable[Floor]:
     if metric is not None and metric.solver is not None:
-        yield Floor(f"solver floor {number(metric.solver.value)}", metric.solver.value, "solver", below=not of_many_steps)
+        yield Floor(
+            f"solver floor {number(metric.solver.value)}", metric.solver.value, "solver", below=not of_many_steps
+        )
     if metric is not None and metric.noise is not None and metric.noise.value > 0 and not of_many_steps:
         yield Floor(f"noise floor {number(metric.noise.value)}", metric.noise.value, "noise")
 
@@ -154,7 +173,7 @@ def _at_equal_latency(frontier: Frontier, speed: Speed, metric: Metric | None) -
         for name, line in lines.items():
             found = error_at([*uncached, *((speed(p).value, p.error.value) for p in line)], at)
             less = "" if found is None else "less" if found < own else "more" if found > own else "the same"
-            told.append(f"{name} cover no such speed" if found is None else f"{name} give {number(found)}, {less}")
+            told.append(f"{name} cover no such speed" if found is None else f"{name} give {number(found)} ({less})")
     yield f"At {times(at)} the plan's error is {number(own)}; at the same speed {'; '.join(told)}."
     solver = metric.solver.value if metric is not None and metric.solver is not None else None
     if solver is not None:

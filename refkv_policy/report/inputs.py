@@ -73,7 +73,9 @@ def read_inputs(paths: Iterable[str | os.PathLike[str]]) -> Inputs:
 
 def _take_folder(given: Inputs, folder: Path) -> None:
     if not any((folder / name).is_file() for name in (LOG, OUTPUT, COMPARE)):
-        raise ReportError(f"{folder} is no folder of a run: it holds no {LOG}, {OUTPUT} or {COMPARE}; name a file in it")
+        raise ReportError(
+            f"{folder} is no folder of a run: it holds no {LOG}, {OUTPUT} or {COMPARE}; name a file in it"
+        )
     given.folders.append(folder)
     if (folder / LOG).is_file():
         _take_file(given, folder / LOG)

@@ -57,6 +57,10 @@ class LogView:
     groups_more: int
 
 
+HEADER = (
+    "started", "device", "dtype", "guidance", "seed", "sampler", "flow_shift", "steps", "branches", "clip", "shapes",
+)  # fmt: skip
+"""What of a request's header is shown, beside its digests and versions."""
 REQUEST_COLUMNS = ("request", "outcome", "steps run", "hits", "misses", "hit rate", "departures", "peak memory")
 SITE_COLUMNS = ("request", "site (each)", "hits", "misses")
 RULE_COLUMNS = ("rule", "tier", "method", "risk", "parameters")
@@ -143,7 +147,7 @@ def _facts(request: RequestLog) -> Iterator[tuple[str, str]]:
     """The header, as far as it tells what ran on what."""
     record = request.header.record
     yield "session", request.header.session
-    for name in ("started", "device", "dtype", "guidance", "seed", "sampler", "flow_shift", "steps", "branches", "clip", "shapes"):
+    for name in HEADER:
         if record.get(name) is not None:
             yield name.replace("_", " "), _plain(record[name])
     for group in ("digests", "versions"):
@@ -161,7 +165,13 @@ def _facts(request: RequestLog) -> Iterator[tuple[str, str]]:
 
 def _rules(table: HookTable) -> Iterator[tuple[str, ...]]:
     for rule in table.rules:
-        yield str(rule.name), str(rule.tier), str(rule.method), str(rule.risk or "none"), _plain(dict(rule.params)) or "none"
+        yield (
+            str(rule.name),
+            str(rule.tier),
+            str(rule.method),
+            str(rule.risk or "none"),
+            _plain(dict(rule.params)) or "none",
+        )
 
 
 def _plain(value: Any, depth: int = 0) -> str:

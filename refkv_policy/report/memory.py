@@ -34,7 +34,9 @@ def memory_chart(request: RequestLog, key: str) -> Chart | None:
     budget = min(sum(budgets), LARGEST) if budgets else None
     if budget is not None and budget <= 20 * most:
         floors.append(Floor(f"budget {size(budget)}", budget / unit, "budget"))
-    beyond = "" if budget is None or budget <= 20 * most else f" The budget, {size(budget)}, is far above what is drawn."
+    beyond = (
+        "" if budget is None or budget <= 20 * most else f" The budget, {size(budget)}, is far above what is drawn."
+    )
     return Chart(
         f"memory-{key}",
         "Cache memory over steps",

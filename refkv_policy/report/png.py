@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from refkv_policy.report.charts import GREY_LIGHT, HEAT_LIGHT, STYLES, Axis, Chart, HeatMap, placed_labels
@@ -14,7 +15,17 @@ if TYPE_CHECKING:
 
 DPI = 100
 WIDTH, HEIGHT = 9.0, 4.8
-MARKERS = {"diamond": "D", "circle": "o", "small": ".", "square": "s", "triangle": "^", "down": "v", "cross": "x", "none": ""}
+LOOKS = {"text.parse_math": False, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+MARKERS = {
+    "diamond": "D",
+    "circle": "o",
+    "small": ".",
+    "square": "s",
+    "triangle": "^",
+    "down": "v",
+    "cross": "x",
+    "none": "",
+}
 
 
 def png(plot: Chart | HeatMap) -> bytes:
@@ -24,7 +35,8 @@ def png(plot: Chart | HeatMap) -> bytes:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ReportError(f"PNG plots need {error.name}: pip install 'refkv-policy[report]'") from error
-    with rc_context({"text.parse_math": False, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+    with warnings.catch_warnings(), rc_context(LOOKS):  # type: ignore[arg-type]
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a name in a script that the font lacks: boxes
         height = _height(plot)
         figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
         if isinstance(plot, Chart):
@@ -55,7 +67,9 @@ def _chart(figure: Figure, chart: Chart) -> None:
         if floor.below:
             axes.axhspan(0, y, color="#f2b35e", alpha=0.13, linewidth=0)
         axes.axhline(y, color=colour, linewidth=1.3, linestyle=(0, (4, 3)))
-        axes.text(0.995, y + 0.008, visible(floor.name), color=colour, ha="right", va="bottom", transform=axes.transAxes)
+        axes.text(
+            0.995, y + 0.008, visible(floor.name), color=colour, ha="right", va="bottom", transform=axes.transAxes
+        )
     for series in chart.series:
         look = STYLES[series.style]
         xs, ys = [chart.x.place(m.x) for m in series.marks], [chart.y.place(m.y) for m in series.marks]
@@ -97,10 +111,14 @@ def _heat(figure: Figure, heat: HeatMap) -> None:
     for index, row in enumerate(heat.rows):
         palette = GREY_LIGHT if row.neutral else HEAT_LIGHT
         known = [(column, cell.level) for column, cell in enumerate(row.cells) if cell.level is not None]
-        axes.broken_barh([(column, 0.94) for column, _ in known], (index - 0.45, 0.9), color=[palette[at] for _, at in known])
+        axes.broken_barh(
+            [(column, 0.94) for column, _ in known], (index - 0.45, 0.9), color=[palette[at] for _, at in known]
+        )
     axes.set_xlim(0, len(heat.starts))
     axes.set_ylim(len(heat.rows) - 0.5, -0.5)
-    axes.set_yticks(range(len(heat.rows)), [f"{visible(row.label)}\n{visible(row.note)}" for row in heat.rows], fontsize=7)
+    axes.set_yticks(
+        range(len(heat.rows)), [f"{visible(row.label)}\n{visible(row.note)}" for row in heat.rows], fontsize=7
+    )
     every = max(1, -(-len(heat.starts) // 16))
     places = range(0, len(heat.starts), every)
     axes.set_xticks([n + 0.47 for n in places], [str(heat.starts[n]) for n in places])

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from refkv_policy.evidence import GATE, Figure, Item, MeasuredScope, Metric
 from refkv_policy.report.charts import HeatMap
+from refkv_policy.report.cost import cost_rows
 from refkv_policy.report.frontier import FrontierView, frontier_view
 from refkv_policy.report.heat import heat_map
 from refkv_policy.report.inputs import EvidenceFile, LogFile
+from refkv_policy.report.provenance import audit_rows, provenance_rows
 from refkv_policy.report.sitemap import SiteMap, planned_maps
 from refkv_policy.report.verdict import Bindings, Standing, Tone, scope_standing
-from refkv_policy.report.words import NONE, between, figure, flops, item_says, number, percent, seconds, size, times
+from refkv_policy.report.words import NONE, between, item_says, number, percent, size, times
 
 Cell = str | tuple[str, str]
 """A text, or a text and a remark below it."""
@@ -64,7 +65,7 @@ def scope_views(
 ) -> tuple[ScopeView, ...]:
     """Every scope of every document. bindings: what the plans at hand compile to, by the plan's name."""
     heads = {log.found.head: log.name for log in logs if log.found.head is not None}
-    views = []
+    views: list[ScopeView] = []
     for file in files:
         for entry in file.evidence.scopes:
             bound = bindings.get(file.evidence.plan)
@@ -86,7 +87,12 @@ def _key(plan: str, entry: MeasuredScope, taken: set[str]) -> str:
 
 
 def _view(
-    key: str, file: EvidenceFile, entry: MeasuredScope, standing: Standing, bound: Bindings | None, heads: dict[str, str]
+    key: str,
+    file: EvidenceFile,
+    entry: MeasuredScope,
+    standing: Standing,
+    bound: Bindings | None,
+    heads: dict[str, str],
 ) -> ScopeView:
     order: list[Tone] = ["bad", "open", "good"]
     samples = [row for metric in entry.metrics for row in _samples(metric)]
@@ -99,15 +105,15 @@ def _view(
         standing=standing,
         facts=tuple(_facts(entry)),
         items=tuple(sorted(_items(entry), key=lambda item: order.index(item.tone))),
-        levels=tuple(_levels(entry)),
+        levels=tuple(cost_rows(entry)),
         metrics=tuple(map(_metric, entry.metrics)),
         samples=tuple(samples[:MOST_SAMPLES]),
         samples_more=max(len(samples) - MOST_SAMPLES, 0),
         frontier=frontier_view(entry, key),
         heat=heat_map(entry, key),
         planned=planned_maps(table) if table is not None else (),
-        audits=tuple(_audits(entry, heads)),
-        provenance=tuple(_provenance(file, entry)),
+        audits=tuple(audit_rows(entry, heads)),
+        provenance=tuple(provenance_rows(file, entry)),
     )
 
 
@@ -131,7 +137,9 @@ def _facts(entry: MeasuredScope) -> Iterator[tuple[str, str, str]]:
 def _headline(entry: MeasuredScope) -> Metric | None:
     """The metric of the frontier, or else the first that compares with the uncached run and is no stand-in."""
     frontier = entry.levels.frontier
-    named = [m for m in entry.metrics if frontier is not None and m.name == frontier.metric and m.reference == "uncached"]
+    named = [
+        m for m in entry.metrics if frontier is not None and m.name == frontier.metric and m.reference == "uncached"
+    ]
     plain = [m for m in entry.metrics if m.reference == "uncached" and not m.stand_in]
     return next(iter([*named, *plain]), None)
 
@@ -147,7 +155,9 @@ def _items(entry: MeasuredScope) -> Iterator[ItemRow]:
     for name, requirement in GATE.items():
         if name not in given:
             limit = NONE if requirement.threshold is None else number(requirement.threshold)
-            yield ItemRow(name, requirement.title, "not measured", "open", NONE, limit, "", "the document leaves it out")
+            yield ItemRow(
+                name, requirement.title, "not measured", "open", NONE, limit, "", "the document leaves it out"
+            )
 
 
 def _item(item: Item) -> ItemRow:
@@ -160,44 +170,14 @@ def _item(item: Item) -> ItemRow:
         how.append(item.metric)
     sense = "at most" if item.must_be == "at_most" else "at least"
     word = item.verdict.replace("_", " ")
-    return ItemRow(
-        item.name, item.title, word, ITEM_TONES[item.verdict], measured, f"{sense} {say(item.threshold)}", ", ".join(how), item.why
-    )
+    threshold = f"{sense} {say(item.threshold)}"
+    tone = ITEM_TONES[item.verdict]
+    return ItemRow(item.name, item.title, word, tone, measured, threshold, ", ".join(how), item.why)
 
 
-def _levels(entry: MeasuredScope) -> Iterator[Row]:
-    counts, levels = entry.levels.counts, entry.levels
-    served = counts.hits + counts.misses
-    rate = f"{percent(counts.hits / served)} hits" if served else "nothing cached"
-    yield "Calls of the transformer", f"{entry.evaluations.planned:,}", f"{entry.evaluations.uncached:,}", ""
-    yield "Cells served, computed", f"{counts.hits:,}, {counts.misses:,}", NONE, rate
-    departed = ", ".join(f"{n:,} {reason}" for reason, n in counts.departures.items() if n)
-    yield "Departures", departed or "none", NONE, ""
-    yield "FLOPs of a request", flops(counts.flops_planned), flops(counts.flops_uncached), f"{percent(counts.saved)} saved"
-    step = levels.step_latency
-    if step is None:
-        yield "A denoising step", NONE, NONE, "not measured"
-    else:
-        yield "A denoising step", figure(step.planned, seconds), figure(step.uncached, seconds), figure(step.speedup, times)
-    whole = levels.end_to_end
-    if whole is None:
-        yield "A whole request", NONE, NONE, "not measured"
-    else:
-        for name, label in (("text", "text"), ("denoiser", "denoiser"), ("vae", "VAE"), ("io", "reading and writing")):
-            planned, uncached = getattr(whole.planned, name), getattr(whole.uncached, name)
-            yield f"A request: {label}", seconds(planned), seconds(uncached), times(uncached / planned) if planned > 0 else ""
-        yield "A whole request", seconds(whole.planned.total), seconds(whole.uncached.total), figure(whole.speedup, times)
-    memory = entry.memory
-    if memory is None:
-        yield "Peak memory", NONE, NONE, "not measured"
-    else:
-        what = memory.what.replace("_", " ")
-        yield f"Peak memory, {what}", size(memory.planned), size(memory.uncached), ""
-        budget = "no budget" if memory.budget is None else f"budget {size(memory.budget)}"
-        yield "Of it the cache", size(memory.cache), NONE, f"predicted {size(memory.cache_predicted)}, {budget}"
-
-
-METRIC_COLUMNS = ("metric", "what it measures", "mean", "worst frame", "noise floor", "solver floor", "another seed", "measured with")
+METRIC_COLUMNS = (
+    "metric", "what it measures", "mean", "worst frame", "noise floor", "solver floor", "another seed", "measured with",
+)  # fmt: skip
 
 
 def _metric(metric: Metric) -> Row:
@@ -224,34 +204,3 @@ def _samples(metric: Metric) -> Iterator[Row]:
         worst = NONE if sample.worst is None else number(sample.worst)
         at = NONE if sample.worst_frame is None else str(sample.worst_frame)
         yield metric.name, sample.clip, str(sample.seed), number(sample.mean), worst, at
-
-
-def _audits(entry: MeasuredScope, heads: dict[str, str]) -> Iterator[tuple[str, str, str, Tone]]:
-    """(log, head, what of it, tone): whether a recorded log is among those given."""
-    for audit in entry.audits:
-        if audit.head in heads:
-            yield audit.log, audit.head, f"given, and its head is the recorded one ({heads[audit.head]})", "good"
-        else:
-            yield audit.log, audit.head, "not among the logs given", "open"
-
-
-def _provenance(file: EvidenceFile, entry: MeasuredScope) -> Iterator[tuple[str, str]]:
-    bound, setting = entry.bound, entry.setting
-    yield "model", entry.model
-    yield "command", shlex.join(entry.command)
-    yield "measured", entry.created
-    yield "table", bound.table
-    yield "weights", bound.weights
-    yield "profile", f"{entry.profile} {bound.profile}"
-    yield "sampler", f"{bound.sampler}, flow shift {number(bound.flow_shift)}; sigmas {bound.sigmas}"
-    yield "steps and guidance", f"{entry.steps} steps, guidance {number(entry.guidance)}"
-    yield "shape", f"{setting.width}×{setting.height}, {setting.frames} frames at {number(setting.fps)} a second, batch {setting.batch}"
-    yield "device", f"{setting.device}, {setting.dtype}; torch.compile: {setting.compile or 'not used'}"
-    yield "timing", f"{setting.timed_pairs} interleaved pairs after {setting.warm_up} untimed requests; {setting.timing}"
-    yield "many-step run", "none" if setting.solver_steps is None else f"{setting.solver_steps} steps"
-    yield "seeds", ", ".join(map(str, setting.seeds[:100])) + (" …" if len(setting.seeds) > 100 else "")
-    for clip in setting.clips[:100]:
-        yield "clip", f"{clip.name} {clip.sha256}"
-    for name, found in setting.versions.items():
-        yield f"version of {name}" if name != "platform" else "platform", found
-    yield "evidence file", f"{file.name} {file.sha256}"

@@ -66,7 +66,9 @@ def _series_parts(series: Series, places: Sequence[tuple[float, float]], x: Plac
         spans = [m.ys or (m.y, m.y) for m in series.marks]
         ends = [*((at, y(s[1])) for (at, _), s in zip(places, spans, strict=True))]
         ends += reversed([(at, y(s[0])) for (at, _), s in zip(places, spans, strict=True)])
-        yield Markup('<polygon class="band {}" points="{}"/>').format(kind, " ".join(f"{_n(a)},{_n(b)}" for a, b in ends))
+        yield Markup('<polygon class="band {}" points="{}"/>').format(
+            kind, " ".join(f"{_n(a)},{_n(b)}" for a, b in ends)
+        )
     if series.line and len(places) > 1:
         path = _stairs(places) if series.stairs else places
         dashed = " dashed" if STYLES[series.style].dashed else ""
@@ -116,8 +118,14 @@ def key_svg(style: str) -> Markup:
     look = STYLES[style]
     dashed = " dashed" if look.dashed else ""
     line = Markup('<line class="line s-{}{}" x1="0" y1="8" x2="26" y2="8"/>').format(style, dashed)
-    dot = "" if look.shape == "none" else Markup('<path class="dot s-{}" d="{}"/>').format(style, shape_path(look.shape, 13, 8))
-    return Markup('<svg class="key" viewBox="0 0 26 16" width="26" height="16" aria-hidden="true">{}{}</svg>').format(line, dot)
+    dot = (
+        ""
+        if look.shape == "none"
+        else Markup('<path class="dot s-{}" d="{}"/>').format(style, shape_path(look.shape, 13, 8))
+    )
+    return Markup('<svg class="key" viewBox="0 0 26 16" width="26" height="16" aria-hidden="true">{}{}</svg>').format(
+        line, dot
+    )
 
 
 def heat_svg(heat: HeatMap) -> Markup:

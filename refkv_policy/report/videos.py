@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,12 +41,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A player: the part (left, top, width, height) of a source, by index, and how much it was enlarged."""
+    """A player: the part (left, top, width, height) of a source, by index."""
 
     label: str
     source: int
     crop: tuple[int, int, int, int]
-    scale: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,9 @@ def _load(path: Path, like: Source | None, fit: bool = False) -> tuple[Source, t
     """The video, and notes of what was changed. like: the shape it must have, or is brought to with `fit`."""
     probed = _probe(path)
     playable = probed.playable
-    same = like is None or probed.shape == (like.width, like.height, like.frames) and abs(probed.fps - like.fps) < 0.01
+    same = like is None or (
+        probed.shape == (like.width, like.height, like.frames) and abs(probed.fps - like.fps) < 0.01
+    )
     if playable and same:
         return Source(path.name, path.read_bytes(), probed.width, probed.height, probed.frames, probed.fps), ()
     if like is not None and not same and not fit:
@@ -162,7 +164,7 @@ def _probe(path: Path) -> _Probe:
         fps = float(stream.average_rate or stream.guessed_rate or FALLBACK_FPS)
         times = sorted(p.pts for p in container.demux(stream) if p.size and p.pts is not None)
         codec, layout = stream.codec_context.name, stream.codec_context.pix_fmt
-        gaps = {b - a for a, b in zip(times, times[1:], strict=False)}
+        gaps = {b - a for a, b in pairwise(times)}
         steady = not gaps or stream.time_base is None or max(gaps) - min(gaps) <= 0.1 * max(gaps)
         plain = not stream.sample_aspect_ratio or stream.sample_aspect_ratio == 1
         playable = "mp4" in container.format.name and codec == "h264" and layout in ("yuv420p", "yuvj420p")
@@ -192,13 +194,15 @@ def _written(name: str, clip: Clip, fps: float) -> Source:
 def _limit(sources: Sequence[Source]) -> None:
     total = sum(len(source.data) for source in sources)
     if total > LARGEST:
-        raise ReportError(f"the videos are {size(total)}, more than the {size(LARGEST)} a page can carry; give shorter ones")
+        raise ReportError(
+            f"the videos are {size(total)}, more than the {size(LARGEST)} a page can carry; give shorter ones"
+        )
 
 
 def _need_av() -> None:
     try:
         import av  # noqa: F401
-        import numpy  # noqa: F401, ICN001
+        import numpy  # noqa: F401
         import PIL  # noqa: F401
     except ModuleNotFoundError as error:
         raise ReportError(f"videos need {error.name}: pip install 'refkv-policy[report]'") from error

@@ -108,5 +108,3 @@ def unsupported(attn: Any) -> str | None:
     if type(attn.processor) is not WanAttnProcessor:
         return f"uses {type(attn.processor).__name__}, not diffusers' WanAttnProcessor"
     return None
-
-

@@ -12,7 +12,7 @@ from refkv_policy.audit import Decision
 from refkv_policy.compiler.table import COMPUTE, COMPUTE_KEEP, FORECAST, SERVED, UNREACHED, TableRule
 from refkv_policy.runtime.attention import KeepText, KeptText, Sink
 from refkv_policy.runtime.cells import CallPlan, Cell
-from refkv_policy.runtime.store import BUDGET, Store, Value
+from refkv_policy.runtime.store import BUDGET, Kept, Store
 
 
 class Inputs(NamedTuple):
@@ -46,25 +46,31 @@ class Call:
         """Whether `serve` would give a value."""
         return cell.action in SERVED and self.withheld is None and self.store.history(cell) is not None
 
-    def serve(self, cell: Cell) -> Value | None:
+    def serve(self, cell: Cell) -> Tensor | None:
         """The value that an `R` or `F` cell stands for; None where it has to be computed (and then given to `keep`)."""
-        if cell.action not in SERVED or self.withheld is not None:
-            return None
-        history = self.store.history(cell)
+        history = self._history(cell)
         if history is None:
             return None
-        if history[0].step > cell.sources[0]:
-            self._note(cell, cell.action, None, self._age(history[0].step))
         if cell.action == FORECAST:
             rule = self.rules[cell.rule or 0]
             seen = [kept.observation() for kept in history]
-            value: Value = methods.get(rule.method).predict(seen, cell.sigma, rule.params).to(history[0].dtypes[0])
+            value = methods.get(rule.method).predict(seen, cell.sigma, rule.params).to(history[0].dtypes[0])
         else:
-            value = history[0].restored()
+            (value,) = history[0].restored()
         self.store.trim(cell, cell.retained)
         return value
 
-    def keep(self, cell: Cell, value: Value) -> None:
+    def _history(self, cell: Cell) -> Sequence[Kept] | None:
+        """What a served cell reads, its age noted where it is not the planned one; None where it is not served."""
+        if cell.action not in SERVED or self.withheld is not None:
+            return None
+        history = self.store.history(cell)
+        if history is not None and history[0].step > cell.sources[0]:
+            age = self.plan.index - self.plan.evaluated.index(history[0].step)
+            self.changes[cell.position] = Decision(cell.site, cell.action, cell.action, None, age)
+        return history
+
+    def keep(self, cell: Cell, *parts: Tensor) -> None:
         """Take note of a value that was computed at a cell, and hold it where later cells read it."""
         action = cell.action
         if action == COMPUTE:
@@ -75,18 +81,20 @@ class Call:
             self._note(cell, COMPUTE, self.withheld)
         else:
             reason = None if action == COMPUTE_KEEP else self.store.missing(cell)
-            held = cell.retained > 0 and reason != BUDGET and self.store.keep(cell, value)
+            held = cell.retained > 0 and reason != BUDGET and self.store.keep(cell, *parts)
             done = COMPUTE_KEEP if held else COMPUTE
             if done != action:
                 self._note(cell, done, reason or BUDGET)
 
     def text(self, cell: Cell, text: Tensor) -> Tensor | KeepText | KeptText:
         """What a block is given for the text: kept K and V, the text with a sink for them, or the text alone."""
-        served = self.serve(cell)
-        if served is not None:
-            return KeptText(*served)
+        history = self._history(cell)
+        if history is not None:
+            key, value = history[0].restored()
+            self.store.trim(cell, cell.retained)
+            return KeptText(key, value)
         if cell.action == COMPUTE or cell.action == UNREACHED or self.withheld is not None:
-            self.keep(cell, ())
+            self.keep(cell)
             return text
         return KeepText(text, Sink())
 
@@ -95,13 +103,10 @@ class Call:
         if isinstance(given, KeepText):
             if given.sink.value is None:
                 raise RuntimeError(f"{cell.site}: the block did not pass the text on to its cross-attention")
-            self.keep(cell, given.sink.value)
+            self.keep(cell, *given.sink.value)
 
-    def _note(self, cell: Cell, action: str, reason: str | None, age: int | None = None) -> None:
-        self.changes[cell.position] = Decision(cell.site, action, cell.action, reason, age)
-
-    def _age(self, step: int) -> int:
-        return self.plan.index - self.plan.evaluated.index(step)
+    def _note(self, cell: Cell, action: str, reason: str) -> None:
+        self.changes[cell.position] = Decision(cell.site, action, cell.action, reason)
 
 
 Run = Callable[[Inputs, Callable[[Call], Tensor]], Tensor]

@@ -9,14 +9,12 @@ import torch
 from diffusers import DiffusionPipeline, UniPCMultistepScheduler
 from torch import nn
 
+from refkv_policy.compiler.sigmas import TOLERANCE
 from refkv_policy.compiler.table import HookTable
 from refkv_policy.runtime import wan_vace
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Inputs
 from refkv_policy.runtime.errors import AttachError, RequestError
-
-SIGMA_TOLERANCE = 1e-5
-"""Largest difference of a sigma between the table and a scheduler, whose own grid is float32."""
 
 
 def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
@@ -53,7 +51,9 @@ def check_model(model: Any, table: HookTable) -> None:
                 f"{getattr(mine, name)}; compile the plan for this model"
             )
     if list(mine.vace_at) != sorted(set(mine.vace_at)):
-        raise AttachError(f"the model's vace_layers {list(mine.vace_at)} do not ascend; such a layer map is not supported")
+        raise AttachError(
+            f"the model's vace_layers {list(mine.vace_at)} do not ascend; such a layer map is not supported"
+        )
     if table.attention_dtype != "native":
         raise AttachError(
             f"the table asks for {table.attention_dtype} attention, which no backend here has; "
@@ -68,7 +68,9 @@ def check_model(model: Any, table: HookTable) -> None:
     if model.training and model.gradient_checkpointing:
         raise AttachError("the model is in training with gradient checkpointing; call `transformer.eval()` first")
     if (problem := wan_vace.unsupported_attention(model, table)) is not None:
-        raise AttachError(f"{problem}, so its text K/V cannot be kept; take the text_kv rule out, or restore the processor")
+        raise AttachError(
+            f"{problem}, so its text K/V cannot be kept; take the text_kv rule out, or restore the processor"
+        )
     if _streams(model):
         raise AttachError(_STREAMS + "attach with `use_stream=False`")
 
@@ -88,9 +90,17 @@ def check_scheduler(scheduler: Any, table: HookTable) -> None:
     config = scheduler.config
     other = [
         name
-        for name in ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "use_dynamic_shifting", "shift_terminal")
+        for name in (
+            "use_karras_sigmas",
+            "use_exponential_sigmas",
+            "use_beta_sigmas",
+            "use_dynamic_shifting",
+            "shift_terminal",
+        )
         if config.get(name)
     ]
+    if config.get("solver_p") is not None:
+        other.append("solver_p")
     if not config.use_flow_sigmas or config.prediction_type != "flow_prediction" or other:
         raise AttachError(
             f"the scheduler's grid is not the plain flow-matching one ({', '.join(other) or 'use_flow_sigmas is off'}); "
@@ -121,9 +131,13 @@ def check_request(model: Any, pipe: Any | None, scheduler: Any | None, table: Ho
     if pipe is None:
         return
     if pipe.scheduler is not scheduler:
-        raise RequestError("the pipeline's scheduler was replaced after the table was attached; detach, and attach again")
+        raise RequestError(
+            "the pipeline's scheduler was replaced after the table was attached; detach, and attach again"
+        )
     if pipe.transformer is not model:
-        raise RequestError("the pipeline's transformer was replaced after the table was attached; detach, and attach again")
+        raise RequestError(
+            "the pipeline's transformer was replaced after the table was attached; detach, and attach again"
+        )
     check_grid(scheduler, table)
     guidance = guidance_of(pipe)
     if guidance is not None and not any(abs(guidance - g) < 1e-6 for g in table.guidance):
@@ -144,7 +158,7 @@ def check_grid(scheduler: Any, table: HookTable) -> None:
             "run with that step count, or compile the plan for this one"
         )
     for index, step in enumerate(table.evaluated):
-        if not abs(sigmas[index] - table.sigmas[step]) <= SIGMA_TOLERANCE:
+        if not abs(sigmas[index] - table.sigmas[step]) <= TOLERANCE:
             raise RequestError(
                 f"the sampler's sigma at step {step} is {sigmas[index]:.6f}, and the table's {table.sigmas[step]:.6f}; "
                 "run with the sampler and flow_shift that the plan names"

@@ -12,11 +12,11 @@ from torch import Tensor
 class Moment(NamedTuple):
     """Where a forward stands. key: an object whose identity is the request's; None where there is none to belong to.
 
-    index: ordinal of the step among those the sampler visits; None where it is not known. branch: None likewise.
+    step_index: ordinal of the step among those the sampler visits; None where it is not known. branch: None likewise.
     """
 
     key: object | None
-    index: int | None
+    step_index: int | None
     branch: str | None
 
 
@@ -40,7 +40,7 @@ class PipelineClock:
         index = scheduler.step_index
         if index is None:
             index = scheduler.begin_index or 0
-        if not 0 <= index < len(timesteps) or not _is_element(timestep, timesteps, index):
+        if not 0 <= index < timesteps.numel() or not _is_element(timestep, timesteps, index):
             index = None
         return Moment(timesteps, index, self.branch)
 
@@ -85,7 +85,7 @@ Clock = PipelineClock | ToldClock
 
 def _is_element(timestep: Tensor, timesteps: Tensor, index: int) -> bool:
     """Whether a timestep argument is `timesteps[index]`, expanded over a batch or not."""
-    offset = timestep.data_ptr() - timesteps.data_ptr()
-    if timestep.device == timesteps.device and 0 <= offset < timesteps.numel() * timesteps.element_size():
-        return offset == index * timesteps.element_size()
+    offset, size = timestep.data_ptr() - timesteps.data_ptr(), timesteps.element_size()
+    if 0 <= offset < timesteps.numel() * size:
+        return offset == index * size
     return bool((timestep.to(timesteps.device) == timesteps[index]).all())

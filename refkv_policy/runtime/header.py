@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
+from importlib.metadata import version
 from typing import Any
 
 from torch import nn
 
+from refkv_policy import __version__
 from refkv_policy.compiler.table import HookTable
 from refkv_policy.profiles import ProfileError, load_profile
 from refkv_policy.runtime.call import Inputs
@@ -24,14 +26,12 @@ def static_header(model: nn.Module, table: HookTable, given: Mapping[str, Any]) 
     The digest of weights above 50 MB is left out unless the caller gives it (`digest.weights_digest` makes it).
     """
     digests: dict[str, Any] = {}
-    try:
+    with suppress(ProfileError):  # a profile of one's own is known by its layout, which the table holds
         digests["profile"] = load_profile(table.profile).digest
-    except ProfileError:
-        pass
     given_digests = dict(given.get("digests", {}))
     if "weights" not in given_digests and weights_bytes(model) <= CHEAP_WEIGHTS:
         digests["weights"] = weights_digest(model)
-    versions = {name: found for name in ("refkv", "torch", "diffusers") if (found := _version(name))}
+    versions = {"refkv": __version__, "torch": version("torch"), "diffusers": version("diffusers")}
     return {
         **given,
         "digests": {**digests, **given_digests},
@@ -58,10 +58,3 @@ def request_header(
         **static,
     }
     return header if guidance is None else {**header, "guidance": guidance}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
-
-import numpy as np
 
 from refkv_policy.compiler.table import BRANCHES, HookTable
 from refkv_policy.runtime.clock import PipelineClock
@@ -21,33 +19,44 @@ def named_contexts(model: Any, clock: PipelineClock) -> Callable[..., AbstractCo
     """The model's `cache_context`, which also tells the clock the branch. A name that is no branch leaves it unknown."""
     original = model.cache_context
 
-    @contextmanager
-    def cache_context(name: str, **kwargs: Any) -> Iterator[None]:
-        before, clock.branch = clock.branch, name if name in BRANCHES else None
-        try:
-            with original(name, **kwargs):
-                yield
-        finally:
-            clock.branch = before
+    def cache_context(name: str, **kwargs: Any) -> AbstractContextManager[None]:
+        return _NamedContext(original(name, **kwargs), clock, name if name in BRANCHES else None)
 
     return cache_context
 
 
-def thinned_grid(scheduler: Any, table: HookTable) -> Callable[..., None]:
-    """The scheduler's `set_timesteps`, which for the table's step count takes the evaluated steps of that grid only.
+class _NamedContext(AbstractContextManager[None]):
+    """A context of the model's, in which the clock knows the branch."""
 
-    UniPC applies its flow shift to the sigmas it is given, so it is given unshifted ones: u_i = linspace(1, 1/T, steps + 1)
-    without its end (diffusers `UniPCMultistepScheduler.set_timesteps`).
+    __slots__ = ("_before", "_branch", "_clock", "_context")
+
+    def __init__(self, context: AbstractContextManager[None], clock: PipelineClock, branch: str | None) -> None:
+        self._context, self._clock, self._branch = context, clock, branch
+
+    def __enter__(self) -> None:
+        self._before, self._clock.branch = self._clock.branch, self._branch
+        self._context.__enter__()
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        self._clock.branch = self._before
+        return self._context.__exit__(*raised)
+
+
+def thinned_grid(scheduler: Any, table: HookTable) -> Callable[..., None]:
+    """The scheduler's `set_timesteps`, which for the table's step count leaves only the evaluated steps of its own grid.
+
+    Sigmas and timesteps are those of the full grid, to the bit; the final sigma stays.
     """
     original = scheduler.set_timesteps
-    unshifted = np.linspace(1, 1 / scheduler.config.num_train_timesteps, table.steps + 1)[:-1]
+    evaluated = list(table.evaluated)
 
     @functools.wraps(original)
-    def set_timesteps(num_inference_steps: int | None = None, device: Any = None, sigmas: Any = None, **others: Any) -> None:
-        if num_inference_steps == table.steps and sigmas is None:
-            original(device=device, sigmas=unshifted[list(table.evaluated)], **others)
-        else:
-            original(num_inference_steps, device=device, sigmas=sigmas, **others)
+    def set_timesteps(num_inference_steps: int | None = None, *args: Any, **kwargs: Any) -> None:
+        original(num_inference_steps, *args, **kwargs)
+        if num_inference_steps == table.steps and kwargs.get("sigmas") is None:
+            scheduler.sigmas = scheduler.sigmas[[*evaluated, -1]]
+            scheduler.timesteps = scheduler.timesteps[evaluated]
+            scheduler.num_inference_steps = len(evaluated)
 
     return set_timesteps
 
@@ -74,7 +83,9 @@ class _Loop:
     def __enter__(self) -> Any:
         return self._bar.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> Any:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Any:
         try:
             self._ended(error)
         finally:

@@ -42,17 +42,20 @@ class Patches:
 
 
 def place(model: nn.Module, forward: Callable[..., Any]) -> None:
-    """Put `forward` in the place of the model's own, below every hook.
+    """Put `forward` in the place of the model's own, below every hook. Raises AttachError as `find_place` does."""
+    setattr(*find_place(model), forward)
 
-    Raises AttachError when no place holds the model's own forward: something else has replaced it.
+
+def find_place(model: nn.Module) -> tuple[Any, str]:
+    """The object and attribute that hold the model's own forward, or are to.
+
+    Raises AttachError when there is none: something other than a hook has replaced it.
     """
     for holder, name in _places(model):
         if getattr(holder, name) == _own(model):
-            setattr(holder, name, forward)
-            return
+            return holder, name
     if "forward" not in vars(model):
-        model.forward = forward
-        return
+        return model, "forward"
     raise AttachError(
         f"the forward of this {type(model).__name__} was replaced by something that is no accelerate or diffusers hook; "
         "undo that before attaching"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from torch import Tensor
 
@@ -22,15 +22,17 @@ from refkv_policy.runtime.cells import CallPlan, plan_calls, unplanned_call
 from refkv_policy.runtime.clock import Moment, PipelineClock, ToldClock
 from refkv_policy.runtime.errors import AttachError, RequestError
 from refkv_policy.runtime.header import request_header, static_header
+from refkv_policy.runtime.lora import Adapters
 from refkv_policy.runtime.pipeline import named_contexts, thinned_grid, watched_loop
-from refkv_policy.runtime.placement import Patches, displace, place
-from refkv_policy.runtime.request import Adapters, Request
+from refkv_policy.runtime.placement import Patches, displace, find_place, place
+from refkv_policy.runtime.request import Request
 from refkv_policy.runtime.store import Store
 from refkv_policy.runtime.summary import RequestSummary, Summary, summarise
 
 OnError = Literal["raise", "uncached"]
 
-_ATTACHED: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
+_ATTACHED: WeakSet[Any] = WeakSet()
+"""Transformers that a session is attached to."""
 
 
 def attach(
@@ -55,6 +57,7 @@ def attach(
     if on_error not in ("raise", "uncached"):
         raise AttachError(f"on_error is {on_error!r}; it is 'raise' or 'uncached'")
     checks.check_model(model, table)
+    find_place(model)
     if pipe is not None:
         checks.check_scheduler(pipe.scheduler, table)
     owned = None if audit is None or isinstance(audit, AuditWriter) else AuditWriter(audit)
@@ -119,7 +122,9 @@ class Session:
         for a branch that is neither `cond` nor `uncond`.
         """
         if not isinstance(self._clock, ToldClock):
-            raise RequestError("this session follows its pipeline's scheduler; attach to the transformer to tell it the steps")
+            raise RequestError(
+                "this session follows its pipeline's scheduler; attach to the transformer to tell it the steps"
+            )
         if branch not in BRANCHES:
             raise RequestError(f"there is no branch {branch!r}; it is one of {', '.join(BRANCHES)}")
         try:
@@ -136,13 +141,15 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._close(error)
 
     def _install(self) -> None:
-        _ATTACHED[self._model] = self
         self._forward = wan_vace.make_forward(self._model, self._run)
         place(self._model, self._forward)
+        _ATTACHED.add(self._model)
         for attention in wan_vace.text_attentions(self._model, self.table).values():
             self._processors[attention] = TextKVProcessor(attention.processor)
             self._patches.set(attention, "processor", self._processors[attention])
@@ -156,9 +163,10 @@ class Session:
         try:
             self._ended(error)
         finally:
-            if self._forward is not None and _ATTACHED.get(self._model) is self:
+            if self._forward is not None:
                 displace(self._model, self._forward, self._bare)
-                del _ATTACHED[self._model]
+                _ATTACHED.discard(self._model)
+                self._forward = None
             self._patches.undo()
             if self._owned is not None:
                 self._owned.close()
@@ -196,7 +204,7 @@ class Session:
         request = self._request
         if request is not None and request.key is moment.key:
             return request
-        if moment.key is None or moment.key is self._past or moment.index is None or moment.branch is None:
+        if moment.key is None or moment.key is self._past or moment.step_index is None or moment.branch is None:
             return None
         self._ended(None)
         return self._begin(moment, inputs)
@@ -204,7 +212,7 @@ class Session:
     def _begin(self, moment: Moment, inputs: Inputs) -> Request:
         guidance = None if self._pipe is None else checks.guidance_of(self._pipe)
         branches = branches_of(self.table, guidance)
-        request = Request(f"r{len(self._done) + 1}", moment.key, self.table, self._depends, branches)
+        request = Request(f"r{len(self._done) + 1}", moment.key, self.table, self._plans, self._depends, branches)
         if self._writer is not None:
             if self._static is None:
                 self._static = static_header(self._model, self.table, self._header)
@@ -225,7 +233,7 @@ class Session:
     def _call_of(self, moment: Moment, request: Request, inputs: Inputs) -> Call:
         if not request.planned:
             return self._unplanned_call(moment, "error")
-        plan = None if moment.index is None else self._plans.get((str(moment.branch), moment.index))
+        plan = None if moment.step_index is None else self._plans.get((str(moment.branch), moment.step_index))
         if plan is None or moment.branch not in request.branches or request.strays(plan, inputs):
             return self._unplanned_call(moment, "unknown_step")
         return request.call(plan, inputs, self._adapters())

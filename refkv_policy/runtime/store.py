@@ -13,9 +13,6 @@ from refkv_policy.compiler.table import TableRule
 from refkv_policy.methods import Observation
 from refkv_policy.runtime.cells import Cell
 
-Value = Tensor | tuple[Tensor, ...]
-"""What a site keeps: a hint or chain state, or the K and V of the text."""
-
 BUDGET, NO_STATE = "budget", "no_state"
 
 
@@ -30,10 +27,9 @@ class Kept:
     dtypes: tuple[torch.dtype, ...]
     device: torch.device
 
-    def restored(self) -> Value:
-        """The value in the dtype and on the device it was kept from; the held tensors themselves where nothing differs."""
-        values = tuple(t.to(device=self.device, dtype=d) for t, d in zip(self.held, self.dtypes, strict=True))
-        return values[0] if len(values) == 1 else values
+    def restored(self) -> tuple[Tensor, ...]:
+        """The tensors in the dtype and on the device they were kept from; the held ones themselves where nothing differs."""
+        return tuple(t.to(device=self.device, dtype=d) for t, d in zip(self.held, self.dtypes, strict=True))
 
     def observation(self) -> Observation:
         """The value as a method reads it: in the dtype it is held in, on the device it was kept from."""
@@ -107,9 +103,10 @@ class Store:
         if not kept:
             del self._kept[key], self._cells[key]
 
-    def keep(self, cell: Cell, value: Value) -> bool:
-        """Hold a fresh value as the newest observation, after trimming to what later cells read with it.
+    def keep(self, cell: Cell, *parts: Tensor) -> bool:
+        """Hold a fresh value (a hint, a chain state, or K and V) as the newest observation.
 
+        What later cells will not read beside it is trimmed first.
         Returns False when the rule's budget cannot take it: the shallowest hints are given up first, and the value that
         comes may be the shallowest.
         """
@@ -117,7 +114,7 @@ class Store:
             raise ValueError(f"{cell.site} is kept by no rule")
         rule, key = self._rules[cell.rule], (cell.branch, cell.position)
         self.trim(cell, cell.retained - 1)
-        kept = _kept(cell, value, rule)
+        kept = _kept(cell, parts, rule)
         if rule.budget is not None and not self._make_room(cell, kept.bytes, rule.budget):
             self._give_up(key, cell, BUDGET)
             return False
@@ -156,12 +153,16 @@ class Store:
 
     def _count(self, key: tuple[str, int], count: int) -> None:
         rule = self._cells[key].rule
-        for level in (self.total, self.by_branch[key[0]], self.by_site[key], self.by_rule[-1 if rule is None else rule]):
+        for level in (
+            self.total,
+            self.by_branch[key[0]],
+            self.by_site[key],
+            self.by_rule[-1 if rule is None else rule],
+        ):
             level.add(count)
 
 
-def _kept(cell: Cell, value: Value, rule: TableRule) -> Kept:
-    parts = value if isinstance(value, tuple) else (value,)
+def _kept(cell: Cell, parts: tuple[Tensor, ...], rule: TableRule) -> Kept:
     held = tuple(_held(part.detach(), rule) for part in parts)
     return Kept(
         step=cell.step,

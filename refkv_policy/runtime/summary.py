@@ -132,7 +132,14 @@ class Counts:
         total = join(branches.values())
         branches = {b: _with_peak(t, store.by_branch[b].peak) for b, t in branches.items()}
         return RequestSummary(
-            request, outcome, _with_peak(total, store.total.peak), branches, sites, dict(self.reasons), self.calls, error
+            request,
+            outcome,
+            _with_peak(total, store.total.peak),
+            branches,
+            sites,
+            dict(self.reasons),
+            self.calls,
+            error,
         )
 
 

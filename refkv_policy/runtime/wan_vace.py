@@ -16,7 +16,17 @@ from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.utils import apply_lora_scale
 from torch import Tensor
 
-from refkv_policy.compiler.table import BRANCHES, COMPUTE, COMPUTE_KEEP, FORECAST, REUSE, SERVED, UNREACHED, HookTable, Layout
+from refkv_policy.compiler.table import (
+    BRANCHES,
+    COMPUTE,
+    COMPUTE_KEEP,
+    FORECAST,
+    REUSE,
+    SERVED,
+    UNREACHED,
+    HookTable,
+    Layout,
+)
 from refkv_policy.runtime.attention import unsupported
 from refkv_policy.runtime.call import Call, Inputs, Run
 
@@ -103,14 +113,18 @@ def make_forward(model: WanVACETransformer3DModel, run: Run) -> Callable[..., An
         timestep: Tensor,
         encoder_hidden_states: Tensor,
         encoder_hidden_states_image: Tensor | None = None,
-        control_hidden_states: Tensor | None = None,
+        control_hidden_states: Tensor = None,  # type: ignore[assignment]  # as diffusers declares it
         control_hidden_states_scale: Tensor | None = None,
         return_dict: bool = True,
         attention_kwargs: dict[str, Any] | None = None,
     ) -> Transformer2DModelOutput | tuple[Tensor]:
-        """diffusers' forward, with the sites that the attached hook table names served from the cache."""
+        """The model's forward, with the sites that the attached hook table names served from the cache."""
         inputs = Inputs(
-            hidden_states, timestep, encoder_hidden_states, encoder_hidden_states_image, control_hidden_states,
+            hidden_states,
+            timestep,
+            encoder_hidden_states,
+            encoder_hidden_states_image,
+            control_hidden_states,
             control_hidden_states_scale,
         )
         sample = run(inputs, lambda call: denoise(self, call, inputs, hint_after))
@@ -119,9 +133,7 @@ def make_forward(model: WanVACETransformer3DModel, run: Run) -> Callable[..., An
     return MethodType(forward, model)
 
 
-def denoise(
-    model: WanVACETransformer3DModel, call: Call, inputs: Inputs, hint_after: Sequence[int | None]
-) -> Tensor:
+def denoise(model: WanVACETransformer3DModel, call: Call, inputs: Inputs, hint_after: Sequence[int | None]) -> Tensor:
     """One forward under the call's plan. Returns the velocity, of the latents' shape.
 
     hint_after[i]: the hint that main block i is followed by.
@@ -147,16 +159,16 @@ def denoise(
         hidden_states = block(hidden_states, given, timestep_proj, rotary_emb)
         if cell is not None:
             call.keep_text(cell, given)
-        if hint is not None:
-            hidden_states = hidden_states + hint.to(hidden_states.device) * scales[j]
+        if j is not None and hint is not None:
+            if hint.device != hidden_states.device:
+                hint = hint.to(hidden_states.device)
+            hidden_states = hidden_states + hint * scales[j]
 
     shift, scale = (model.scale_shift_table.to(temb.device) + temb.unsqueeze(1)).chunk(2, dim=1)
     shift, scale = shift.to(hidden_states.device), scale.to(hidden_states.device)
     hidden_states = (model.norm_out(hidden_states.float()) * (1 + scale) + shift).type_as(hidden_states)
     hidden_states = model.proj_out(hidden_states)
-    hidden_states = hidden_states.reshape(
-        batch_size, num_frames // p_t, height // p_h, width // p_w, p_t, p_h, p_w, -1
-    )
+    hidden_states = hidden_states.reshape(batch_size, num_frames // p_t, height // p_h, width // p_w, p_t, p_h, p_w, -1)
     return hidden_states.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3)
 
 
@@ -190,43 +202,40 @@ class Chain:
         self.text, self.timestep_proj, self.rotary_emb = text, timestep_proj, rotary_emb
         self.position = -1
         starts = self._starts_at_block_0()
-        self.latents: Tensor | None = latents if starts else None
-        self.control: Tensor | None = control if starts else None
+        self.latents: Any = latents if starts else None
+        self.control: Any = control if starts else None
 
     def hint(self, j: int, hidden_states: Tensor) -> Tensor:
         """Hint j, unscaled (batch, tokens, width). hidden_states: the main stream, at the block that will add it."""
         cell = self.call.plan.hint[j]
-        if cell.action in SERVED:
-            served = self.call.serve(cell)
-            if served is not None:
-                return served
-        conditioning = self._run_to(j, hidden_states)
-        if cell.action != COMPUTE:
-            self.call.keep(cell, conditioning)
-        return conditioning
-
-    def _run_to(self, j: int, hidden_states: Tensor) -> Tensor:
-        """Run the missing blocks up to j, from the deepest state that the table says to go on from."""
-        call, conditioning = self.call, None
-        cells, text_cells = call.plan.vace, call.plan.vace_text
-        self._restart(j)
-        if self.position == -1:
+        if cell.action in SERVED and (served := self.call.serve(cell)) is not None:
+            return served
+        if self.position < j - 1:
+            self._restart(j)
+        if self.position < 0:
             self._embed()
         for m in range(self.position + 1, j + 1):
-            # Only block 0 reads the latents; diffusers passes them to each, which would keep them alive.
-            source = self.latents if m == 0 else hidden_states
-            self.latents = None
-            text = text_cells[m]
-            given = self.text if text is None else call.text(text, self.text)
-            conditioning, self.control = self.blocks[m](
-                source, given, self.control, self.timestep_proj, self.rotary_emb
-            )
-            if text is not None:
-                call.keep_text(text, given)
-            if cells[m].action != COMPUTE:
-                call.keep(cells[m], self.control)
+            hint = self._run(m, hidden_states)
         self.position = j
-        return conditioning
+        if cell.action != COMPUTE:
+            self.call.keep(cell, hint)
+        return hint
+
+    def _run(self, m: int, hidden_states: Tensor) -> Tensor:
+        """Run block m on the control stream. Returns its hint."""
+        call = self.call
+        text_cell, state_cell = call.plan.vace_text[m], call.plan.vace[m]
+        given = self.text if text_cell is None else call.text(text_cell, self.text)
+        # Only block 0 reads the latents; diffusers passes them to each, which would keep them alive.
+        source = self.latents if m == 0 else hidden_states
+        self.latents = None
+        hint: Tensor
+        hint, self.control = self.blocks[m](source, given, self.control, self.timestep_proj, self.rotary_emb)
+        if text_cell is not None:
+            call.keep_text(text_cell, given)
+        if state_cell.action != COMPUTE:
+            call.keep(state_cell, self.control)
+        return hint
 
     def _restart(self, j: int) -> None:
         """Take the deepest kept state between the chain's position and block j, where there is one."""
@@ -240,6 +249,7 @@ class Chain:
         """The control, embedded and zero-padded to the latents' length."""
         control = self.model.vace_patch_embedding(self.control).flatten(2).transpose(1, 2)
         padding = control.new_zeros(self.latents.size(0), self.latents.size(1) - control.size(1), control.size(2))
+        # Joined where nothing is missing too, as diffusers does: it makes the memory contiguous, on which bits depend.
         self.control = torch.cat([control, padding], dim=1)
 
     def _starts_at_block_0(self) -> bool:

@@ -9,30 +9,23 @@ from torch import Tensor
 
 
 class Watch:
-    """Remembers some tensors (and plain values) and tells whether those of the next call hold something else.
+    """Remembers a tensor (or a plain value) and tells whether that of the next call holds something else.
 
     The same object, unmodified since, is the same content. Only another object is compared by value; an object that was
     written to in place has lost what it held, so it counts as changed.
     """
 
-    def __init__(self) -> None:
-        self._last: tuple[Any, ...] | None = None
-        self._versions: tuple[int, ...] = ()
+    __slots__ = ("_last", "_version")
 
-    def changed(self, *contents: Any) -> bool:
-        """Whether the contents differ from the last call's. The first call has nothing to differ from."""
-        last, versions = self._last, tuple(map(_version, contents))
-        self._last = contents
-        if last is None:
-            self._versions = versions
-            return False
-        written = tuple(map(_version, last)) != self._versions
-        self._versions = versions
-        return written or not all(map(_same, last, contents))
+    def __init__(self, content: Any) -> None:
+        self._last, self._version = content, _version(content)
 
-    def forget(self) -> None:
-        """Let go of what is remembered."""
-        self._last, self._versions = None, ()
+    def changed(self, content: Any) -> bool:
+        """Whether the content differs from the last call's."""
+        last = self._last
+        written = _version(last) != self._version
+        self._last, self._version = content, _version(content)
+        return written or not (content is last or _same(last, content))
 
 
 def _version(content: Any) -> int:
@@ -41,8 +34,6 @@ def _version(content: Any) -> int:
 
 
 def _same(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return not isinstance(one, Tensor) and not isinstance(other, Tensor) and bool(one == other)
     alike = one.shape == other.shape and one.dtype == other.dtype and one.device == other.device

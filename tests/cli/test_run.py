@@ -145,7 +145,9 @@ def test_ctrl_c_seals_the_log(plan_file: Path, model_folder: Path, tmp_path: Pat
     assert {p.name for p in out.iterdir()} == {"audit.jsonl", "tiny.lock"}
 
 
-def test_dry_run_predicts_and_leaves_nothing(refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path) -> None:
+def test_dry_run_predicts_and_leaves_nothing(
+    refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path
+) -> None:
     """--dry-run needs no torch, prints map and figures at the size asked for, and makes no folder."""
     code = (
         "import sys; sys.argv = ['refkv', 'run', '--dry-run', '--json', '--size', '64x32', '--frames', '9',\n"

@@ -10,7 +10,12 @@ ACKNOWLEDGED = """acknowledgements:
 
 
 def plan_of(
-    caches: str, *, models: str = "[wan2.1-vace-mini]", steps: str = "[12]", guidance: str = "5.0", shift: float = 3.0,
+    caches: str,
+    *,
+    models: str = "[wan2.1-vace-mini]",
+    steps: str = "[12]",
+    guidance: str = "5.0",
+    shift: float = 3.0,
     rest: str = ACKNOWLEDGED,
 ) -> Plan:
     """A plan whose `caches:` are the given block-style text, indented by two."""

@@ -16,16 +16,19 @@ MINI = "wan2.1-vace-mini"
 
 
 def table_of(caches: str, **over: object) -> HookTable:
+    """The embedded model's table at 12 steps."""
     return compile_plan(plan_of(caches, **over), MINI, 12)  # type: ignore[arg-type]
 
 
 def row(table: HookTable, site: str) -> str:
+    """A row that both branches share."""
     found = table.by_site[site]
     assert found.cond == found.uncond
     return found.cond
 
 
 def codes(plan: Plan) -> list[str]:
+    """The codes of a plan's faults."""
     return [d.code for d in check_plan(plan)]
 
 
@@ -154,13 +157,15 @@ def test_an_unsound_plan_is_refused_once_with_its_code(caches: str, code: str) -
 def test_a_plan_is_not_applied_beyond_what_it_was_reviewed_for() -> None:
     """Another model or step count is refused at the place that lists them; `any` takes whatever resolves."""
     plan = plan_of(hints("'hint[all]'", "interval: 2"))
-    with pytest.raises(PlanError, match="RKV219.*wan2.1-vace-14b") as refused:
+    with pytest.raises(PlanError, match=r"RKV219.*wan2\.1-vace-14b") as refused:
         compile_plan(plan, "wan2.1-vace-14b", 12)
     assert refused.value.diagnostics[0].span is not None
     with pytest.raises(PlanError, match="RKV220"):
         compile_plan(plan, MINI, 13)
     free = plan_of(hints("'hint[all]'", "interval: 2"), models="[any]")
-    odd = Profile("odd", "odd", main_blocks=3, vace_at=(0, 2), heads=2, head_dim=8, ffn_dim=16, text_tokens=8, text_dim=8)
+    odd = Profile(
+        "odd", "odd", main_blocks=3, vace_at=(0, 2), heads=2, head_dim=8, ffn_dim=16, text_tokens=8, text_dim=8
+    )
     assert compile_plan(free, odd, 12).layout.vace_at == (0, 2)
     assert compile_all(free) == {}
 
@@ -172,7 +177,9 @@ def test_the_digest_follows_behaviour_and_nothing_else() -> None:
     assert table_of(hints("'hint[all]'", "interval: 2", name="other")).digest == digest
     assert table_of(base, rest=ACKNOWLEDGED.replace("tests", "others")).digest == digest
     changed = [
-        table_of(hints("'hint[all]'", "interval: 3")), table_of(base, shift=5.0), table_of(base, guidance="4.0"),
+        table_of(hints("'hint[all]'", "interval: 3")),
+        table_of(base, shift=5.0),
+        table_of(base, guidance="4.0"),
         table_of(hints("'hint[all]'", "interval: 2", more=", store: {budget: 1GiB}")),
         table_of(hints("'hint[all]'", "interval: 2", more=", store: {dtype: bfloat16}")),
         table_of(hints("'hint[all]'", "interval: 2", method="hint_forecast")),

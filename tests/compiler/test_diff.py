@@ -28,7 +28,9 @@ def test_changed_cells_are_shown_before_and_after() -> None:
         ("vace[3-5]", "both", ".---.---.---", ".--.--.--.--"),
         ("hint[3-5]", "both", "CRRRCRRRCRRR", "CRRCRRCRRCRR"),
     ]
-    assert scope.rows[1].marks == "".join("^" if a != b else " " for a, b in zip("CRRRCRRRCRRR", "CRRCRRCRRCRR"))
+    assert scope.rows[1].marks == "".join(
+        "^" if a != b else " " for a, b in zip("CRRRCRRRCRRR", "CRRCRRCRRCRR", strict=True)
+    )
     before, after = compile_plan(plan_of(K4), scope.profile, 12), compile_plan(plan_of(K3), scope.profile, 12)
     assert scope.digests == (before.digest, after.digest)
     ((_, old, new),) = scope.figures
@@ -39,7 +41,9 @@ def test_changed_cells_are_shown_before_and_after() -> None:
 
 def test_text_alone_is_not_behaviour() -> None:
     """A new party and a new name leave every table as it is, and are still told."""
-    diff = diff_plans(plan_of(K4), plan_of(K4.replace("name: hints", "name: deep"), rest=ACKNOWLEDGED.replace("tests", "others")))
+    diff = diff_plans(
+        plan_of(K4), plan_of(K4.replace("name: hints", "name: deep"), rest=ACKNOWLEDGED.replace("tests", "others"))
+    )
     assert diff.verdict == "metadata"
     assert not diff.changed
     assert [c.name for c in diff.acknowledgements] == ["lossy-hint-cache"]

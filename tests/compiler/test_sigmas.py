@@ -11,6 +11,7 @@ from refkv_policy.plan.model import Refresh, Sampler
 
 
 def scheduler_sigmas(shift: float, steps: int) -> np.ndarray:
+    """The sigmas of diffusers' own grid."""
     scheduler = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=shift)
     scheduler.set_timesteps(steps)
     return scheduler.sigmas.numpy()[:-1].astype(np.float64)
@@ -31,7 +32,9 @@ def independent_choice(heights: np.ndarray, count: int) -> list[int]:
 def test_the_grid_is_the_schedulers_own(shift: float) -> None:
     """Each step's sigma equals that of diffusers' UniPC to float32, for 4 to 60 steps."""
     for steps in range(4, 61):
-        np.testing.assert_allclose(sigma_grid(Sampler("unipc", shift), steps), scheduler_sigmas(shift, steps), atol=2e-7)
+        np.testing.assert_allclose(
+            sigma_grid(Sampler("unipc", shift), steps), scheduler_sigmas(shift, steps), atol=2e-7
+        )
 
 
 @pytest.mark.parametrize("spacing", ["sigma", "sqrt_sigma"])
@@ -58,6 +61,7 @@ def test_a_count_that_does_not_fit_is_refused() -> None:
 
 
 def fresh(refresh: Refresh, allowed: range | None = None, evaluated: tuple[int, ...] = tuple(range(12))) -> list[int]:
+    """The fresh steps of a refresh on twelve steps."""
     window = frozenset(range(12) if allowed is None else allowed)
     return sorted(fresh_steps(refresh, window, evaluated, sigma_grid(Sampler("unipc", 3.0), 12), 12))
 

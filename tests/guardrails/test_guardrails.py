@@ -16,6 +16,7 @@ from refkv_policy.compiler import Workload, compile_all, compile_plan, predict
 from refkv_policy.evidence import GATE
 from refkv_policy.guardrails import (
     SENSES,
+    cells,
     check_guardrails,
     find_guardrails,
     guardrails_schema,
@@ -23,7 +24,6 @@ from refkv_policy.guardrails import (
     read_guardrails,
     thresholds,
 )
-from refkv_policy.guardrails import cells
 from refkv_policy.guardrails import rules as texts
 from refkv_policy.guardrails.known import known_risks
 from refkv_policy.plan import PlanError, Rule, load_plan
@@ -225,3 +225,13 @@ def test_the_cheap_bound_is_a_bound(name: str) -> None:
         work = Workload(profile.tokens(96, 96, 17), profile.text_tokens)
         peak = predict(table, profile, work, "bfloat16").bytes_peak
         assert peak <= cells._at_most(table, profile, work, "bfloat16") <= 1.1 * peak
+
+
+def test_the_documents_example_is_sound() -> None:
+    """What docs/guardrails.md shows can be copied."""
+    example = re.search(r"```yaml\n(.*?)```", (ROOT / "docs" / "guardrails.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert example is not None
+    guardrails, faults = parse_guardrails(example[1])
+    assert faults == ()
+    assert guardrails is not None
+    assert guardrails.evidence[0].thresholds["subjective"] == 0.9

@@ -13,6 +13,7 @@ from refkv_policy.plan.model import Sampler
 
 
 def grid(steps: int = 12, shift: float = 3.0) -> Grid:
+    """A grid on which every step is run."""
     return Grid(steps, tuple(range(steps)), sigma_grid(Sampler("unipc", shift), steps))
 
 
@@ -88,4 +89,7 @@ def test_methods_import_no_torch() -> None:
     import sys
 
     code = "import sys; from refkv_policy import methods; methods.names(); print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == "False"
+    )

@@ -15,9 +15,18 @@ torch.set_num_threads(1)
 
 
 def tiny(num_layers: int, vace_layers: list[int], **over: object) -> WanVACETransformer3DModel:
+    """A transformer of a layer map, 24 wide."""
     config = {
-        "num_attention_heads": 2, "attention_head_dim": 12, "text_dim": 20, "freq_dim": 16, "ffn_dim": 40,
-        "num_layers": num_layers, "vace_layers": vace_layers, "vace_in_channels": 24, "in_channels": 4, "out_channels": 4,
+        "num_attention_heads": 2,
+        "attention_head_dim": 12,
+        "text_dim": 20,
+        "freq_dim": 16,
+        "ffn_dim": 40,
+        "num_layers": num_layers,
+        "vace_layers": vace_layers,
+        "vace_in_channels": 24,
+        "in_channels": 4,
+        "out_channels": 4,
     }
     return WanVACETransformer3DModel(**{**config, **over}).eval()
 
@@ -74,9 +83,17 @@ def test_a_transformer_is_identified_by_its_architecture_alone() -> None:
     for name in names():
         profile = load_profile(name)
         config = {
-            "num_layers": profile.main_blocks, "vace_layers": list(profile.vace_at), "num_attention_heads": profile.heads,
-            "attention_head_dim": profile.head_dim, "ffn_dim": profile.ffn_dim, "text_dim": profile.text_dim,
-            "in_channels": 16, "out_channels": 16, "vace_in_channels": 96, "freq_dim": 256, "patch_size": (1, 2, 2),
+            "num_layers": profile.main_blocks,
+            "vace_layers": list(profile.vace_at),
+            "num_attention_heads": profile.heads,
+            "attention_head_dim": profile.head_dim,
+            "ffn_dim": profile.ffn_dim,
+            "text_dim": profile.text_dim,
+            "in_channels": 16,
+            "out_channels": 16,
+            "vace_in_channels": 96,
+            "freq_dim": 256,
+            "patch_size": (1, 2, 2),
         }
         found = identify(type("Model", (), {"config": config})())
         assert found is not None

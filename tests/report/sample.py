@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from refkv_policy.audit import AuditWriter, Decision
-from refkv_policy.compiler import HookTable
+from refkv_policy.compiler import HookTable, Row
 from refkv_policy.evidence import (
     Evidence,
     Figure,
@@ -28,7 +28,6 @@ from refkv_policy.evidence import (
 from tests.compiler.plans import hints, plan_of
 from tests.evidence import sample as evidence_sample
 
-GREEN, RED = "green", "red"
 FRAMES = 17
 
 
@@ -44,29 +43,34 @@ def near(value: float, share: float = 0.15) -> Figure:
 
 def metric(name: str, title: str, values: Sequence[float], **changes: Any) -> Metric:
     """A metric of two clips and two seeds with these values by frame."""
-    lower = changes.get("better", "lower") == "lower"
-    worst = max(values) if lower else min(values)
-    samples = tuple(
-        Sample(clip, seed, float(np.mean(values)), worst, list(values).index(worst)) for clip in ("bunny", "bikes") for seed in (0, 1)
-    )
+    mean, worst = float(np.mean(values)), (min if changes.get("better") == "higher" else max)(values)
+    at = list(values).index(worst)
     given = {
         "provenance": "numpy 2.3", "stand_in": False, "better": "lower", "reference": "uncached", "noise": Figure(0.0),
-        "solver": near(0.0043), "other_seed": Figure(0.21), **changes,
+        "solver": near(0.0043), "other_seed": Figure(0.21), "mean": near(mean), "worst": near(worst),
+        "samples": tuple(Sample(clip, seed, mean, worst, at) for clip in ("bunny", "bikes") for seed in (0, 1)),
+        **changes,
     }  # fmt: skip
-    return Metric(name=name, title=title, mean=near(float(np.mean(values))), worst=near(worst), per_frame=tuple(values), samples=samples, **given)
+    return Metric(name=name, title=title, per_frame=tuple(values), **given)
 
 
 def metrics() -> tuple[Metric, ...]:
-    """Four metrics: within the solver floor at first and beyond it at the end, a stand-in, and one without floors."""
+    """Four metrics: one beyond the solver floor at the end, one in decibels, a stand-in without floors, one within."""
     wave = [0.0012 + 0.0006 * math.sin(n) + 0.0005 * n for n in range(FRAMES)]
+    decibels = [44 - 0.5 * n for n in range(FRAMES)]
+    features = [0.999 - 0.0004 * n * n / 17 for n in range(FRAMES)]
+    flicker = [0.0005 + 0.002 * (n % 5 == 3) for n in range(FRAMES)]
     return (
         metric("pixel_difference", "mean absolute difference of pixels, as a share of full scale", wave),
-        metric("psnr", "peak signal-to-noise ratio, in dB", [44 - 0.5 * n for n in range(FRAMES)], better="higher",
-               noise=Figure(60.0), solver=near(39.0), other_seed=Figure(14.0), provenance="scikit-image 0.26"),
-        metric("efficientnet_lite0_similarity", "per-frame cosine similarity of features",
-               [0.999 - 0.0004 * n * n / 17 for n in range(FRAMES)], stand_in=True, better="higher", noise=Figure(1.0),
-               solver=None, other_seed=Figure(0.71), provenance="EfficientNet-Lite0, a stand-in"),
-        metric("temporal_flicker", "change from frame to frame beyond the reference's", [0.0005 + 0.002 * (n % 5 == 3) for n in range(FRAMES)]),
+        metric(
+            "psnr", "peak signal-to-noise ratio, in dB", decibels, better="higher", noise=Figure(60.0), solver=near(39.0),
+            other_seed=Figure(14.0), provenance="scikit-image 0.26",
+        ),
+        metric(
+            "efficientnet_lite0_similarity", "per-frame cosine similarity of features", features, stand_in=True,
+            better="higher", noise=Figure(1.0), solver=None, other_seed=Figure(0.71), provenance="EfficientNet-Lite0",
+        ),
+        metric("temporal_flicker", "change from frame to frame beyond the reference's", flicker),
     )  # fmt: skip
 
 
@@ -85,36 +89,48 @@ def points() -> tuple[Point, ...]:
     fewer = ((26, 1.15, 0.0025), (24, 1.25, 0.0027), (22, 1.36, 0.0038), (20, 1.5, 0.0044), (15, 2.0, 0.0062))
     respaced = ((26, 1.15, 0.00008), (23, 1.3, 0.0001), (20, 1.5, 0.00012), (15, 2.0, 0.0005), (12, 2.5, 0.0006))
     reuse = ((2, 1.21, 0.0048), (3, 1.29, 0.0124), (6, 1.4, 0.0326), (8, 1.42, 0.0334))
-    return (
+    made = [
         point("uncached", "uncached", 1.0, 0.0, speedup=Figure(1.0), speedup_flops=1.0),
         point("plan test", "plan", 1.33, 0.0064, hits=330, misses=126, memory=181 << 20),
-        *(point(f"interval={k}", "variant", s, e, varied={"refresh.interval": k}, hits=200 + k) for k, s, e in reuse),
-        *(point(f"{n} steps", "fewer_steps", s, e, varied={"steps": n}) for n, s, e in fewer),
-        *(point(f"{n} of 30", "respaced_steps", s, e, varied={"spacing": "sigma", "count": n}) for n, s, e in respaced),
-        *(point(f"{n} of 30, root", "respaced_steps", s, 2 * e, varied={"spacing": "sqrt_sigma", "count": n}) for n, s, e in respaced[1:4]),
-    )
+    ]
+    made += [point(f"interval={k}", "variant", s, e, varied={"refresh.interval": k}, hits=9) for k, s, e in reuse]
+    made += [point(f"{n} steps", "fewer_steps", s, e, varied={"steps": n}) for n, s, e in fewer]
+    for spacing, line, factor in (("sigma", respaced, 1), ("sqrt_sigma", respaced[1:4], 2)):
+        for n, s, e in line:
+            varied = {"spacing": spacing, "count": n}
+            made.append(point(f"{n} of 30, {spacing}", "respaced_steps", s, factor * e, varied=varied))
+    return tuple(made)
+
+
+WHY = {
+    "mean_drop": "DINOv2 was not given", "worst_frame_drop": "DINOv2 was not given", "speedup": "five interleaved pairs",
+    "pareto": "no variant is both", "second_half_decay": "the clips are shorter than 5 s",
+    "subjective": "no ratings were imported", "fewer_steps": "at 1.33× fewer steps have an error of 0.0035",
+    "respaced_steps": "at 1.33× re-spaced fewer steps have an error of 0.0001", "memory": "the store's own count",
+}  # fmt: skip
+MEASURED: dict[str, float | None] = {
+    "mean_drop": None, "worst_frame_drop": None, "speedup": 0.24, "pareto": 0, "second_half_decay": None,
+    "subjective": None, "fewer_steps": 0.0029, "respaced_steps": 0.0063, "memory": 1 << 20,
+}  # fmt: skip
 
 
 def items(**measured: float | None) -> tuple[Item, ...]:
     """The gate as it comes out here: no DINOv2, no raters, both step-reduction lines better than the plan."""
-    why = {
-        "mean_drop": "DINOv2 was not given", "worst_frame_drop": "DINOv2 was not given", "subjective": "no ratings were imported",
-        "second_half_decay": "the clips are shorter than 5 s", "fewer_steps": "at 1.33× fewer steps have an error of 0.0035",
-        "respaced_steps": "at 1.33× re-spaced fewer steps have an error of 0.0001", "speedup": "five interleaved pairs",
-        "pareto": "interval=2 is slower", "memory": "the store's own count",
-    }  # fmt: skip
-    values: dict[str, float | None] = {
-        "mean_drop": None, "worst_frame_drop": None, "speedup": 0.24, "pareto": 0, "second_half_decay": None, "subjective": None,
-        "fewer_steps": 0.0029, "respaced_steps": 0.0063, "memory": 1 << 20, **measured,
-    }  # fmt: skip
-    return tuple(
-        make_item(
-            name, value, interval(value * 0.9, value * 1.1) if value and name in ("speedup", "fewer_steps", "respaced_steps") else None,
-            why=why[name], threshold=2 << 20 if name == "memory" else None, equal_within=0.001 if name.endswith("steps") else 0.0,
-            judged_by="interval" if name == "speedup" else "value",
+    made = []
+    for name, value in {**MEASURED, **measured}.items():
+        scattered = value and name in ("speedup", "fewer_steps", "respaced_steps")
+        made.append(
+            make_item(
+                name,
+                value,
+                interval(value * 0.9, value * 1.1) if value and scattered else None,
+                why=WHY[name],
+                threshold=2 << 20 if name == "memory" else None,
+                equal_within=0.001 if name.endswith("steps") else 0.0,
+                judged_by="interval" if name == "speedup" else "value",
+            )
         )
-        for name, value in values.items()
-    )  # fmt: skip
+    return tuple(made)
 
 
 def scope(plan: Any = None, **changes: Any) -> MeasuredScope:
@@ -146,7 +162,9 @@ def deep_table() -> HookTable:
     return compile_plan(made, "wan2.1-vace-mini", 30)
 
 
-def write_log(path: Path, table: HookTable, *, requests: int = 1, departing: bool = False, error: str | None = None) -> str:
+def write_log(
+    path: Path, table: HookTable, *, requests: int = 1, departing: bool = False, error: str | None = None
+) -> str:
     """The log of runs that obey their table, or depart legally from it at two steps; gives its head."""
     with AuditWriter(path, session="s-test") as writer:
         for n in range(requests):
@@ -154,64 +172,72 @@ def write_log(path: Path, table: HookTable, *, requests: int = 1, departing: boo
     return writer.head
 
 
+HEADER = {
+    "branches": ["cond", "uncond"], "device": "cpu", "dtype": "float32", "seed": 7, "guidance": 5.0,
+    "digests": {"profile": "sha256:" + "e" * 64, "weights": "sha256:" + "a" * 64},
+    "versions": {"refkv": "0.1.0", "torch": "2.9.0"},
+    "shapes": {"latent": [1, 16, 5, 12, 12], "tokens": 180, "batch": 1},
+    "clip": {"name": "bigbuckbunny.mp4", "frames": "sha256:" + "c" * 64},
+}  # fmt: skip
+
+
 def _run(writer: AuditWriter, name: str, table: HookTable, departing: bool, error: str | None) -> None:
-    header = {
-        "branches": ["cond", "uncond"], "device": "cpu", "dtype": "float32", "seed": 7, "guidance": 5.0,
-        "digests": {"profile": "sha256:" + "e" * 64, "weights": "sha256:" + "a" * 64}, "versions": {"refkv": "0.1.0", "torch": "2.9.0"},
-        "shapes": {"latent": [1, 16, 5, 12, 12], "tokens": 180, "batch": 1},
-        "clip": {"name": "bigbuckbunny.mp4", "frames": "sha256:" + "c" * 64},
-    }  # fmt: skip
-    writer.begin(name, header, table)
+    writer.begin(name, HEADER, table)
     kept: dict[tuple[str, str], int] = {}
     gone: set[tuple[str, str]] = set()
     peak = 0
     for index, step in enumerate(table.evaluated):
         for branch in ("cond", "uncond"):
             decisions = [_decide(row, branch, step, index, kept, gone, departing) for row in table.rows]
-            held = 46080 * sum((branch_, row.site) not in gone and (branch_, row.site) in kept for row in table.rows for branch_ in ("cond", "uncond"))
-            held = int(held * (1 - 0.3 * (step > 25)))
+            held = int(46080 * len(kept.keys() - gone) * (1 - 0.3 * (step > 25)))
             peak = max(peak, held)
-            writer.step(name, step=step, index=index, branch=branch, sigma=table.sigmas[step], decisions=decisions, bytes_held=held)
-    outcome = "finished" if error is None else "failed"
-    writer.seal(name, outcome=outcome, bytes_peak=peak, error=error)
+            writer.step(
+                name, step=step, index=index, branch=branch, sigma=table.sigmas[step], decisions=decisions, bytes_held=held
+            )  # fmt: skip
+    writer.seal(name, outcome="finished" if error is None else "failed", bytes_peak=peak, error=error)
 
 
-def _decide(row: Any, branch: str, step: int, index: int, kept: dict[Any, int], gone: set[Any], departing: bool) -> Decision:
+def _decide(
+    row: Row, branch: str, step: int, index: int, kept: dict[Any, int], gone: set[Any], departing: bool
+) -> Decision:
+    """Obeys the table; a departing run drops the hints of uncond at step 10 and computes them until they are fresh."""
     action, at = row.actions(branch)[step], (branch, row.site)
+    departs = departing and branch == "uncond" and step in (10, 11)
     if action == "C":
         kept[at] = index
         gone.discard(at)
         return Decision(row.site, action, action)
-    if departing and branch == "uncond" and step == 10 and row.stack == "hint" and action in "RF":
+    if departs and row.stack == "hint" and action in "RF":
         gone.add(at)
-        return Decision(row.site, ".", action, "budget")
-    if departing and branch == "uncond" and step == 10 and row.stack == "vace" and row.part is None and action == "-":
-        return Decision(row.site, ".", action, "chain")
-    if action in "RF" and at in gone:
-        return Decision(row.site, ".", action, "no_state")
-    if departing and row.stack == "vace" and row.part is None and action == "-" and branch == "uncond" and step == 11:
+        return Decision(row.site, ".", action, "budget" if step == 10 else "no_state")
+    if departs and row.stack == "vace" and row.part is None and action == "-":
         return Decision(row.site, ".", action, "chain")
     return Decision(row.site, action, action, None, index - kept[at] if action in "RF" else None)
 
 
 def drift_value(steps: int = 30, layers: int = 4) -> dict[str, Any]:
     """Drift figures that climb as the feasibility run found them, deeper hints more."""
-    series = []
-    for branch in ("cond", "uncond"):
-        for layer in range(layers):
-            for measure in ("relative_l2", "cosine", "norm_ratio"):
-                for against in ("first", "previous", "fresh"):
-                    each = range(1, steps)
-                    rise = [(0.55 + 0.1 * layer) * (s / steps) ** (2 if against == "first" else 3) * (1 if against == "first" else 0.3) for s in each]
-                    mean = rise if measure == "relative_l2" else [1 - v * v / 2 if measure == "cosine" else 1 + v / 5 for v in rise]
-                    series.append({
-                        "site": f"hint[{layer}]", "branch": branch, "against": against, "measure": measure, "steps": list(each),
-                        "mean": mean, "low": [v * 0.95 for v in mean], "high": [v * 1.05 for v in mean],
-                    })  # fmt: skip
+    series = [
+        _drift_curve(f"hint[{layer}]", branch, against, measure, steps, 0.55 + 0.1 * layer)
+        for branch in ("cond", "uncond")
+        for layer in range(layers)
+        for measure in ("relative_l2", "cosine", "norm_ratio")
+        for against in ("first", "previous", "fresh")
+    ]
     return {
-        "version": 1, "kind": "drift", "profile": "wan2.1-vace-mini", "steps": steps, "guidance": 5.0, "clips": [{"name": "bunny"}, {"name": "bikes"}],
-        "seeds": [0, 1], "series": series, "suggestion": "caches:\n  - name: deep-hints\n    at: \"hint[2-3]\"\n",
+        "version": 1, "kind": "drift", "profile": "wan2.1-vace-mini", "steps": steps, "guidance": 5.0,
+        "clips": [{"name": "bunny"}, {"name": "bikes"}], "seeds": [0, 1], "series": series,
+        "suggestion": 'caches:\n  - name: deep-hints\n    at: "hint[2-3]"\n',
     }  # fmt: skip
+
+
+def _drift_curve(site: str, branch: str, against: str, measure: str, steps: int, top: float) -> dict[str, Any]:
+    share, power = (1.0, 2) if against == "first" else (0.3, 3)
+    rise = [share * top * (step / steps) ** power for step in range(1, steps)]
+    mean = [{"relative_l2": v, "cosine": 1 - v * v / 2, "norm_ratio": 1 + v / 5}[measure] for v in rise]
+    ends = {"low": [v * 0.95 for v in mean], "high": [v * 1.05 for v in mean]}
+    named = {"site": site, "branch": branch, "against": against, "measure": measure}
+    return {**named, "steps": list(range(1, steps)), "mean": mean, **ends}
 
 
 def write_drift(path: Path) -> None:

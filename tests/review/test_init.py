@@ -99,6 +99,18 @@ def test_a_file_is_never_overwritten(refkv: Callable, tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
+def test_guardrails_that_ask_for_more_are_named(refkv: Callable, tmp_path: Path) -> None:
+    """Where the repository's guardrails are not kept by the scaffold, it is written and does not claim to validate."""
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "guardrails.yaml").write_text(
+        "version: 1\nkind: guardrails\nrefresh: [{largest_interval: 2}]\n"
+    )
+    result = refkv("init", "--model", "wan2.1-vace-mini", "--tier", "P1", "--by", "a", "--name", "mine")
+    assert result.exit_code == 0
+    assert "wrote plans/mine.yaml. The guardrails here ask for more (RKV615): `refkv validate" in result.stderr
+    assert refkv("validate", "plans").exit_code == 1
+
+
 def test_the_modeline_finds_the_schema(refkv: Callable, tmp_path: Path) -> None:
     """The first line names the nearest schema upward; where there is none it says how to put one there."""
     arguments = ("init", "--model", "any", "--tier", "P0", "--out")

@@ -1,0 +1,1 @@
+"""The runtime, against diffusers' own forward on tiny models."""

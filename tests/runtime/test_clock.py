@@ -29,41 +29,41 @@ def test_step_is_the_schedulers_index_where_the_timestep_is_its_own(pipe: Any) -
     clock.branch = "cond"
     for timestep in (timesteps[2], timesteps[2].expand(3), timesteps[2:3]):
         moment = clock.read(timestep)
-        assert (moment.key, moment.index, moment.branch) == (timesteps, 2, "cond") or moment.key is timesteps
-        assert moment.index == 2
+        assert moment.key is timesteps
+        assert (moment.step_index, moment.branch) == (2, "cond")
 
 
 def test_view_at_another_offset_is_not_believed(pipe: Any) -> None:
     """Where the timestep belongs to another step than the scheduler says, the step is unknown, even if the values agree."""
     timesteps = pipe.scheduler.timesteps
     timesteps[3] = timesteps[2]
-    assert PipelineClock(pipe).read(timesteps[3].expand(1)).index is None
-    assert PipelineClock(pipe).read(timesteps[1]).index is None
+    assert PipelineClock(pipe).read(timesteps[3].expand(1)).step_index is None
+    assert PipelineClock(pipe).read(timesteps[1]).step_index is None
 
 
 def test_timestep_of_its_own_memory_is_compared_by_value(pipe: Any) -> None:
     """A copy of the right value is believed, in any dtype; another value, or a batch of unlike ones, is not."""
     clock, timesteps = PipelineClock(pipe), pipe.scheduler.timesteps
-    assert clock.read(timesteps[2].clone()).index == 2
-    assert clock.read(timesteps[2].float().expand(2)).index == 2
-    assert clock.read(timesteps[3].clone()).index is None
-    assert clock.read(torch.stack([timesteps[2], timesteps[3]])).index is None
+    assert clock.read(timesteps[2].clone()).step_index == 2
+    assert clock.read(timesteps[2].float().expand(2)).step_index == 2
+    assert clock.read(timesteps[3].clone()).step_index is None
+    assert clock.read(torch.stack([timesteps[2], timesteps[3]])).step_index is None
 
 
 def test_before_the_first_step_it_is_the_begin_index_or_zero(pipe: Any) -> None:
     """`step_index` is None until the scheduler has stepped."""
     pipe.scheduler._step_index = None
     timesteps = pipe.scheduler.timesteps
-    assert PipelineClock(pipe).read(timesteps[0]).index == 0
+    assert PipelineClock(pipe).read(timesteps[0]).step_index == 0
     pipe.scheduler.set_begin_index(4)
-    assert PipelineClock(pipe).read(timesteps[4]).index == 4
-    assert PipelineClock(pipe).read(timesteps[0]).index is None
+    assert PipelineClock(pipe).read(timesteps[4]).step_index == 4
+    assert PipelineClock(pipe).read(timesteps[0]).step_index is None
 
 
 def test_after_the_last_step_it_is_unknown(pipe: Any) -> None:
     """Past the end there is no step."""
     pipe.scheduler._step_index = 6
-    assert PipelineClock(pipe).read(pipe.scheduler.timesteps[5]).index is None
+    assert PipelineClock(pipe).read(pipe.scheduler.timesteps[5]).step_index is None
 
 
 def test_request_is_the_identity_of_the_timesteps(pipe: Any) -> None:
@@ -93,7 +93,7 @@ def test_told_clock_begins_a_request_when_time_runs_backwards() -> None:
     assert key(2, "cond") not in (None, second)
     assert clock.read(torch.zeros(1)) == (None, None, None)
     with clock.at(1, "cond"):
-        assert clock.read(torch.zeros(1)).index is None
+        assert clock.read(torch.zeros(1)).step_index is None
 
 
 @pytest.mark.parametrize("context", ["other", None])
@@ -151,7 +151,7 @@ def test_steps_the_table_leaves_out_and_other_shapes_are_computed() -> None:
 def test_thinned_grid_is_the_tables_own() -> None:
     """The sampler visits exactly the sigmas of the evaluated steps; after detach it has its own grid again."""
     pipe = tiny.pipeline()
-    caches = '  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sqrt_sigma, count: 7}}\n'
+    caches = "  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sqrt_sigma, count: 7}}\n"
     table = tiny.compiled(pipe.transformer, caches, steps=20)
     full = tiny.scheduler()
     full.set_timesteps(20)
@@ -179,7 +179,7 @@ def test_thinned_grid_for_other_shifts(shift: float, steps: int) -> None:
     from refkv_policy.runtime.checks import check_grid
     from refkv_policy.runtime.pipeline import thinned_grid
 
-    caches = '  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sigma, count: 3}}\n'
+    caches = "  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sigma, count: 3}}\n"
     table = tiny.compiled(tiny.transformer(), caches, steps=steps, shift=shift)
     scheduler = tiny.scheduler(shift)
     thinned_grid(scheduler, table)(steps, device="cpu")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from accelerate.hooks import AlignDevicesHook, SequentialHook, add_hook_to_module, remove_hook_from_module
-from diffusers.hooks import HookRegistry, ModelHook, apply_group_offloading
+from diffusers.hooks import HookRegistry, ModelHook
 from peft import LoraConfig
 
 from refkv_policy.runtime import attach
@@ -49,12 +49,12 @@ def test_forward_is_bit_equal(dtype: torch.dtype, layers: Any, branch: str) -> N
     assert torch.equal(native, ours)
 
 
-@pytest.mark.parametrize("scale", **tiny.settings({k: [v] for k, v in SCALES.items()}))
+@pytest.mark.parametrize("scale", **tiny.settings(SCALES))
 @pytest.mark.parametrize("batch", [1, 2])
-def test_conditioning_scales(scale: list[torch.Tensor | None], batch: int) -> None:
+def test_conditioning_scales(scale: torch.Tensor | None, batch: int) -> None:
     """The conditioning scale is applied at use, whether it is one number, one a hint, or left out."""
     model = tiny.transformer()
-    given = scale[0] if scale[0] is None or len(scale[0]) > 1 else scale[0].expand(2)
+    given = scale if scale is None or len(scale) > 1 else scale.expand(2)
     native, ours = both(model, **tiny.inputs(batch=batch), control_hidden_states_scale=given)
     assert torch.equal(native, ours)
 
@@ -62,9 +62,9 @@ def test_conditioning_scales(scale: list[torch.Tensor | None], batch: int) -> No
 def test_wrong_scale_length_is_refused_as_diffusers_does() -> None:
     """A scale of another length raises diffusers' own error."""
     model = tiny.transformer()
-    with attach(model, tiny.written(model, 6)) as session, session.step(0, branch="cond"):
-        with pytest.raises(ValueError, match="control_hidden_states_scale"), torch.no_grad():
-            model(**tiny.inputs(), control_hidden_states_scale=torch.ones(3))
+    refused = pytest.raises(ValueError, match="control_hidden_states_scale")
+    with attach(model, tiny.written(model, 6)) as session, refused, torch.no_grad(), session.step(0, branch="cond"):
+        model(**tiny.inputs(), control_hidden_states_scale=torch.ones(3))
 
 
 def test_output_forms_and_signature() -> None:
@@ -117,7 +117,10 @@ def test_real_prompts_through_the_text_encoder() -> None:
     """A generation from words, with a negative prompt, is equal."""
     pipe = tiny.pipeline()
     words = {
-        "prompt": "a red circle", "negative_prompt": "blue", "prompt_embeds": None, "negative_prompt_embeds": None,
+        "prompt": "a red circle",
+        "negative_prompt": "blue",
+        "prompt_embeds": None,
+        "negative_prompt_embeds": None,
         "max_sequence_length": 16,
     }
     before = tiny.run(pipe, **words)
@@ -246,10 +249,7 @@ def test_hooks_on_sub_modules(kind: str) -> None:
         elif kind == "layerwise casting":
             one.enable_layerwise_casting(storage_dtype=torch.bfloat16, compute_dtype=torch.float32)
         else:
-            level = "block_level" if kind == "block groups" else "leaf_level"
-            apply_group_offloading(
-                one, onload_device=device, offload_type=level, num_blocks_per_group=1 if level == "block_level" else None
-            )
+            tiny.offload_groups(one, "block_level" if kind == "block groups" else "leaf_level")
     with torch.no_grad():
         native = twin(**tiny.inputs())[0]
         with attach(model, tiny.written(model, 6)) as session, session.step(0, branch="cond"):
@@ -264,9 +264,7 @@ def test_detach_restores_the_model_exactly() -> None:
     keys = [set(vars(part)) for part in parts]
     processors = model.attn_processors
     text = tuple(f"{stack}[{i}].text_kv" for stack, n in (("main", 4), ("vace", 2)) for i in range(n))
-    table = tiny.written(
-        model, 6, {site: "CRRRRR" for site in text}, rules=(tiny.rule("text_kv", tier="P0"),)
-    )
+    table = tiny.written(model, 6, dict.fromkeys(text, "CRRRRR"), rules=(tiny.rule("text_kv", tier="P0"),))
     session = attach(pipe, table)
     assert "forward" in vars(model)
     assert model.attn_processors["blocks.0.attn2.processor"] is not processors["blocks.0.attn2.processor"]

@@ -11,7 +11,9 @@ from torch import Tensor
 from refkv_policy.runtime import attach
 from tests import tiny
 
-FORECAST = '  - {name: hints, tier: P1, method: hint_forecast, at: "hint[1]", refresh: {steps: "0,2"}, params: {cap: 9}}\n'
+FORECAST = (
+    '  - {name: hints, tier: P1, method: hint_forecast, at: "hint[1]", refresh: {steps: "0,2"}, params: {cap: 9}}\n'
+)
 REUSE = FORECAST.replace("hint_forecast", "hint_reuse").replace(", params: {cap: 9}", "")
 
 

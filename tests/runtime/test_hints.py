@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from refkv_policy.audit import read_log, verify
 from refkv_policy.compiler import HookTable, Workload, branches_of, predict
 from refkv_policy.compiler.table import COMPUTED, SERVED
 from refkv_policy.profiles import Profile
@@ -49,15 +51,29 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("caches", **tiny.settings(CASES))
-@pytest.mark.parametrize("guidance", [5.0, 1.0])
-def test_work_hits_and_bytes_are_those_predicted(caches: str, guidance: float) -> None:
-    """Blocks run exactly where the table says; hits, misses and peak bytes equal the compiler's prediction."""
-    model = tiny.transformer(tiny.MAP_1_3B)
-    pipe = tiny.pipeline(model)
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    """A pipeline with the real layer map of the 1.3B."""
+    return tiny.pipeline(tiny.transformer(tiny.MAP_1_3B))
+
+
+@pytest.mark.parametrize(
+    ("caches", "guidance"),
+    **tiny.settings(
+        {name: (caches, 5.0) for name, caches in CASES.items()}
+        | {f"{name}, guidance 1": (CASES[name], 1.0) for name in ("deep", "cond only", "forecast stale")}
+    ),
+)
+def test_work_hits_bytes_and_log_are_those_predicted(pipe: Any, caches: str, guidance: float, tmp_path: Path) -> None:
+    """Blocks run exactly where the table says; hits, misses and peak bytes equal the compiler's prediction.
+
+    The same figures are in the log, which verifies and replays without a departure.
+    """
+    model = pipe.transformer
     table = tiny.compiled(model, caches)
     branches = branches_of(table, guidance)
-    with attach(pipe, table) as session, tiny.counting(model, tiny.is_vace_block) as counts:
+    path = tmp_path / "run.jsonl"
+    with attach(pipe, table, audit=path) as session, tiny.counting(model, tiny.is_vace_block) as counts:
         tiny.run(pipe, guidance=guidance)
     expected = predict(
         table, Profile.from_transformer(model), Workload(2 * 2 * 2, tiny.TEXT_LENGTH), "float32", branches
@@ -72,6 +88,12 @@ def test_work_hits_and_bytes_are_those_predicted(caches: str, guidance: float) -
         for branch, tally in by_branch.items():
             ours = request.sites[site][branch]
             assert (ours.hits, ours.misses) == (tally.hits, tally.misses)
+    verification = verify(path, table=table)
+    assert (verification.outcome, verification.problems) == ("ok", ())
+    seal = read_log(path).requests[0].seal
+    assert seal is not None
+    assert (seal["totals"]["hits"], seal["totals"]["misses"]) == (expected.tally.hits, expected.tally.misses)
+    assert (seal["totals"]["departures"], seal["bytes_peak"]) == ({}, expected.bytes_peak)
 
 
 def test_interval_of_one_keeps_nothing_and_is_bit_equal() -> None:
@@ -108,7 +130,9 @@ def test_reused_hint_is_added_once_and_only_it_differs() -> None:
         assert not torch.equal(ours, model(**second, control_hidden_states_scale=scale)[0])
 
 
-@pytest.mark.parametrize("caches", [CASES["all"], CASES["stale start"], CASES["with text"]], ids=["all", "stale", "text"])
+@pytest.mark.parametrize(
+    "caches", [CASES["all"], CASES["stale start"], CASES["with text"]], ids=["all", "stale", "text"]
+)
 def test_identical_inputs_on_a_reuse_step_give_exactly_the_uncached_output(caches: str) -> None:
     """The forced-skip test that peers fail by 27 %: same inputs, a reuse step, no difference at all."""
     model = tiny.transformer(tiny.MAP_1_3B)
@@ -184,7 +208,8 @@ def test_stale_chain_restarts_from_the_kept_state() -> None:
     kept: dict[int, Any] = {}
     with torch.no_grad():
         hooks = [
-            model.vace_blocks[j].register_forward_hook(lambda _m, _i, out, j=j: kept.__setitem__(j, out)) for j in (0, 1)
+            model.vace_blocks[j].register_forward_hook(lambda _m, _i, out, j=j: kept.__setitem__(j, out))
+            for j in (0, 1)
         ]
         model(**first)
         for hook in hooks:
@@ -206,10 +231,14 @@ def test_stale_chain_restarts_from_the_kept_state() -> None:
 def test_blocks_run_just_before_the_main_block_that_adds_their_hint() -> None:
     """Lazy order: each VACE block directly before its main block, none earlier."""
     model = tiny.transformer()
-    with attach(model, tiny.written(model, 6)) as session, torch.no_grad():
-        with tiny.counting(model, lambda n: tiny.is_vace_block(n) or (n.startswith("blocks.") and n.count(".") == 1)) as counts:
-            with session.step(0, branch="cond"):
-                model(**tiny.inputs())
+    blocks = [name for name, _ in model.named_modules() if name.count(".") == 1 and "blocks." in name]
+    with (
+        torch.no_grad(),
+        attach(model, tiny.written(model, 6)) as session,
+        tiny.counting(model, blocks.__contains__) as counts,
+        session.step(0, branch="cond"),
+    ):
+        model(**tiny.inputs())
     assert counts.calls == ["vace_blocks.0", "blocks.0", "blocks.1", "vace_blocks.1", "blocks.2", "blocks.3"]
 
 

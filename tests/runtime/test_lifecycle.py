@@ -39,7 +39,7 @@ def clean(pipe: Any, table: Any) -> torch.Tensor:
     return result
 
 
-class Stop(Exception):
+class StopError(Exception):
     """An error of the caller's."""
 
 
@@ -62,7 +62,7 @@ def assert_clean(pipe: Any, session: Session, expected: torch.Tensor) -> None:
     assert session.requests[-1].total.departures == 0
 
 
-@pytest.mark.parametrize("error, outcome", [(Stop("stop"), "failed"), (KeyboardInterrupt(), "cancelled")])
+@pytest.mark.parametrize(("error", "outcome"), [(StopError("stop"), "failed"), (KeyboardInterrupt(), "cancelled")])
 @pytest.mark.parametrize("at", [0, 3, 5])
 def test_exception_between_steps(
     pipe: Any, table: Any, clean: torch.Tensor, error: BaseException, outcome: str, at: int
@@ -76,7 +76,7 @@ def test_exception_between_steps(
         assert_clean(pipe, session, clean)
 
 
-@pytest.mark.parametrize("error, outcome", [(Stop("stop"), "failed"), (KeyboardInterrupt(), "cancelled")])
+@pytest.mark.parametrize(("error", "outcome"), [(StopError("stop"), "failed"), (KeyboardInterrupt(), "cancelled")])
 def test_exception_inside_a_block(
     pipe: Any, table: Any, clean: torch.Tensor, error: BaseException, outcome: str
 ) -> None:
@@ -103,18 +103,18 @@ def test_exception_in_the_scheduler(pipe: Any, table: Any, clean: torch.Tensor, 
     """An error in the sampler's own step ends the request too."""
     with attach(pipe, table) as session:
         with monkeypatch.context() as patch:
-            patch.setattr(pipe.scheduler, "step", lambda *_, **__: (_ for _ in ()).throw(Stop("sampler")))
-            with pytest.raises(Stop):
+            patch.setattr(pipe.scheduler, "step", lambda *_, **__: (_ for _ in ()).throw(StopError("sampler")))
+            with pytest.raises(StopError):
                 tiny.run(pipe)
         assert session.bytes_held == 0
-        assert session.requests[0].error == "Stop: sampler"
+        assert session.requests[0].error == "StopError: sampler"
         assert_clean(pipe, session, clean)
 
 
 def test_exception_that_leaves_the_session(pipe: Any, table: Any, clean: torch.Tensor) -> None:
     """A session left by an exception restores the model; a new one starts clean."""
-    with pytest.raises(Stop), attach(pipe, table) as session:
-        tiny.run(pipe, callback_on_step_end=raising(Stop("stop"), 2))
+    with pytest.raises(StopError), attach(pipe, table) as session:
+        tiny.run(pipe, callback_on_step_end=raising(StopError("stop"), 2))
     assert session.bytes_held == 0
     assert "forward" not in vars(pipe.transformer)
     with attach(pipe, table) as session:
@@ -138,8 +138,8 @@ def test_interrupt_flag(pipe: Any, table: Any, clean: torch.Tensor) -> None:
 def test_bare_call_after_a_crash(pipe: Any, table: Any, clean: torch.Tensor) -> None:
     """A forward outside any request is uncached, keeps nothing, and does not disturb the next request."""
     with attach(pipe, table) as session, torch.no_grad():
-        with pytest.raises(Stop):
-            tiny.run(pipe, callback_on_step_end=raising(Stop("stop"), 2))
+        with pytest.raises(StopError):
+            tiny.run(pipe, callback_on_step_end=raising(StopError("stop"), 2))
         ours = pipe.transformer(**tiny.inputs())[0]
         with pipe.transformer.cache_context("cond"):
             at_a_step = {**tiny.inputs(), "timestep": pipe.scheduler.timesteps[3].expand(1)}
@@ -181,9 +181,7 @@ def test_another_step_count_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("steps", [1, 5, 7])
-def test_another_step_count_runs_uncached_where_allowed(
-    pipe: Any, table: Any, clean: torch.Tensor, steps: int
-) -> None:
+def test_another_step_count_runs_uncached_where_allowed(pipe: Any, table: Any, clean: torch.Tensor, steps: int) -> None:
     """With `on_error="uncached"` a warm-up or another step count runs as without a session, and says why."""
     native = tiny.run(pipe, steps=steps)
     with attach(pipe, table, on_error="uncached") as session:
@@ -258,7 +256,10 @@ def test_guidance_switched_on_in_mid_run(pipe: Any, table: Any) -> None:
         pipe._guidance_scale = 5.0 if step >= 2 else 1.0
         return {"negative_prompt_embeds": tiny.embeds(101)}
 
-    arguments = {"callback_on_step_end_tensor_inputs": ["latents", "negative_prompt_embeds"], "callback_on_step_end": on}
+    arguments = {
+        "callback_on_step_end_tensor_inputs": ["latents", "negative_prompt_embeds"],
+        "callback_on_step_end": on,
+    }
     with attach(pipe, table) as session:
         tiny.run(pipe, guidance=1.0, negative_prompt_embeds=tiny.embeds(101), **arguments)
     request = session.requests[0]
@@ -355,8 +356,8 @@ def test_bare_transformer_runs_as_a_pipeline_does(pipe: Any, table: Any, clean: 
         assert torch.equal(loop(session), clean)
         assert session.bytes_held == 0
         assert [r.outcome for r in session.requests] == ["finished"]
-        with pytest.raises(Stop), session.step(0, branch="cond"):
-            raise Stop
+        with pytest.raises(StopError), session.step(0, branch="cond"):
+            raise StopError
         assert torch.equal(loop(session), clean)
     assert [r.outcome for r in session.requests] == ["finished", "finished"]
 
@@ -380,3 +381,16 @@ def test_bare_loop_abandoned_and_begun_again(table: Any) -> None:
     outcomes = ["finished", "incomplete", "finished", "incomplete", "finished"]
     assert [r.outcome for r in session.requests] == outcomes
     assert all(r.total.departures == 0 for r in session.requests)
+
+
+def test_a_session_that_was_forgotten_does_not_outlive_its_model() -> None:
+    """Model and session go together when nobody holds them, even without detach."""
+    import gc
+    import weakref
+
+    model = tiny.transformer()
+    session = attach(model, tiny.compiled(model, CACHES))
+    seen = weakref.ref(model)
+    del model, session
+    gc.collect()
+    assert seen() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,9 +43,7 @@ MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "training": (lambda m: (m.train(), m.enable_gradient_checkpointing()), "eval"),
     "forward replaced": (lambda m: setattr(m, "forward", lambda *_, **__: None), "replaced"),
     "image attention": (lambda m: setattr(m.blocks[0].attn2, "add_k_proj", torch.nn.Linear(1, 1)), "image"),
-    "own processor": (
-        lambda m: m.blocks[0].attn2.set_processor(type("Mine", (WanAttnProcessor,), {})()), "uses Mine"
-    ),
+    "own processor": (lambda m: m.blocks[0].attn2.set_processor(type("Mine", (WanAttnProcessor,), {})()), "uses Mine"),
     "compiled whole": (lambda m: m.compile(backend="eager"), "compile its blocks"),
     "streamed offload": (
         lambda m: setattr(
@@ -57,15 +56,16 @@ MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("spoil, words", **tiny.settings(MODELS))
-def test_models_that_cannot_be_attached_to(spoil: Callable[[Any], Any], words: str) -> None:
+@pytest.mark.parametrize(("spoil", "words"), **tiny.settings(MODELS))
+def test_models_that_cannot_be_attached_to(spoil: Callable[[Any], Any], words: str, tmp_path: Path) -> None:
     """A model in a state that the executor cannot keep is refused with a sentence that names the way out."""
     model = tiny.transformer()
     spoil(model)
     keys = set(vars(model))
     with pytest.raises(AttachError, match=words):
-        attach(model, table_of(tiny.transformer()))
+        attach(model, table_of(tiny.transformer()), audit=tmp_path / "run.jsonl")
     assert set(vars(model)) == keys
+    assert not list(tmp_path.iterdir()), "no log of a session that never began"
 
 
 TABLES: dict[str, tuple[Callable[[Any], dict[str, Any]], str]] = {
@@ -89,7 +89,7 @@ def with_row(model: Any, site: str, actions: str) -> Any:
     return tuple(dataclasses.replace(r, cond=actions, uncond=actions) if r.site == site else r for r in rows)
 
 
-@pytest.mark.parametrize("change, words", **tiny.settings(TABLES))
+@pytest.mark.parametrize(("change", "words"), **tiny.settings(TABLES))
 def test_tables_that_are_for_something_else(change: Callable[[Any], dict[str, Any]], words: str) -> None:
     """A table for another layout, or with cells that the runtime cannot do, is refused."""
     model = tiny.transformer()
@@ -114,7 +114,7 @@ SCHEDULERS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("make, words", **tiny.settings(SCHEDULERS))
+@pytest.mark.parametrize(("make", "words"), **tiny.settings(SCHEDULERS))
 def test_schedulers_with_another_grid(make: Any, words: str) -> None:
     """Another sampler, or one whose grid is not the table's, is refused at attach."""
     pipe = tiny.pipeline()
@@ -126,7 +126,13 @@ def test_schedulers_with_another_grid(make: Any, words: str) -> None:
 def test_targets_that_are_no_wan_vace() -> None:
     """Another model, a pipeline without a transformer, or anything else is refused by name."""
     other = WanTransformer3DModel(
-        num_attention_heads=1, attention_head_dim=12, text_dim=8, freq_dim=8, ffn_dim=8, num_layers=1, rope_max_seq_len=8
+        num_attention_heads=1,
+        attention_head_dim=12,
+        text_dim=8,
+        freq_dim=8,
+        ffn_dim=8,
+        num_layers=1,
+        rope_max_seq_len=8,
     )
     table = table_of(tiny.transformer())
     for target, name in ((other, "WanTransformer3DModel"), (object(), "object"), (None, "NoneType")):
@@ -181,18 +187,20 @@ def test_wrong_arguments() -> None:
     table = table_of(pipe.transformer)
     with pytest.raises(AttachError, match="on_error is 'ignore'"):
         attach(pipe, table, on_error="ignore")  # type: ignore[arg-type]
-    with attach(pipe, table) as session, pytest.raises(RequestError, match="attach to the transformer"):
-        with session.step(0, branch="cond"):
-            pass
-    with attach(pipe.transformer, table) as session, pytest.raises(RequestError, match="there is no branch 'both'"):
-        with session.step(0, branch="both"):
+    for target, branch, words in (
+        (pipe, "cond", "attach to the transformer"),
+        (pipe.transformer, "both", "there is no branch 'both'"),
+    ):
+        with attach(target, table) as session, pytest.raises(RequestError, match=words), session.step(0, branch=branch):
             pass
 
 
 def other_sigmas(pipe: Any) -> None:
     """The scheduler is given a custom grid of the right length."""
     original = pipe.scheduler.set_timesteps
-    pipe.scheduler.set_timesteps = lambda n, device=None: original(sigmas=torch.linspace(1, 0.2, n).numpy(), device=device)
+    pipe.scheduler.set_timesteps = lambda n, device=None: original(
+        sigmas=torch.linspace(1, 0.2, n).numpy(), device=device
+    )
 
 
 REQUESTS: dict[str, tuple[Callable[[Any], Any], dict[str, Any], str]] = {
@@ -201,12 +209,14 @@ REQUESTS: dict[str, tuple[Callable[[Any], Any], dict[str, Any], str]] = {
     "sigmas": (other_sigmas, {}, "sigma at step 1"),
     "scheduler": (lambda p: setattr(p, "scheduler", tiny.scheduler(1.0)), {}, "scheduler was replaced"),
     "processor": (
-        lambda p: p.transformer.blocks[0].attn2.set_processor(WanAttnProcessor()), {}, "processor was replaced"
+        lambda p: p.transformer.blocks[0].attn2.set_processor(WanAttnProcessor()),
+        {},
+        "processor was replaced",
     ),
 }
 
 
-@pytest.mark.parametrize("spoil, arguments, words", **tiny.settings(REQUESTS))
+@pytest.mark.parametrize(("spoil", "arguments", "words"), **tiny.settings(REQUESTS))
 def test_requests_that_differ_from_the_table(
     spoil: Callable[[Any], Any], arguments: dict[str, Any], words: str
 ) -> None:
@@ -231,18 +241,18 @@ def test_requests_that_differ_from_the_table(
 def test_odd_latents_are_refused() -> None:
     """Latents that the patch size does not divide would be cropped without a word: refused."""
     model = tiny.transformer()
-    with attach(model, table_of(model)) as session, torch.no_grad(), pytest.raises(RequestError, match="height 5"):
-        with session.step(0, branch="cond"):
-            model(**tiny.inputs(side=5))
+    refused = pytest.raises(RequestError, match="height 5")
+    with attach(model, table_of(model)) as session, torch.no_grad(), refused, session.step(0, branch="cond"):
+        model(**tiny.inputs(side=5))
 
 
 def test_gradients_with_checkpointing_are_refused() -> None:
     """A forward with gradients and checkpointing would not be the model's own: refused by name of the mend."""
     model = tiny.transformer()
     model.enable_gradient_checkpointing()
-    with attach(model, table_of(model)) as session, pytest.raises(RequestError, match="no_grad"):
-        with session.step(0, branch="cond"):
-            model(**tiny.inputs())
+    refused = pytest.raises(RequestError, match="no_grad")
+    with attach(model, table_of(model)) as session, refused, session.step(0, branch="cond"):
+        model(**tiny.inputs())
 
 
 def test_every_refusal_is_a_refkv_error() -> None:

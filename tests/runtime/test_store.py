@@ -15,7 +15,9 @@ from tests import tiny
 
 def cell(position: int = 0, *, branch: str = "cond", step: int = 0, retained: int = 1, rank: int | None = None) -> Cell:
     """A cell that keeps."""
-    return Cell(f"hint[{position}]", position, branch, step, "C", position if rank is None else rank, retained, (), 0.5, 0)
+    return Cell(
+        f"hint[{position}]", position, branch, step, "C", position if rank is None else rank, retained, (), 0.5, 0
+    )
 
 
 def reading(position: int = 0, *sources: int, branch: str = "cond") -> Cell:
@@ -37,7 +39,7 @@ def test_views_are_copied_to_their_own_memory() -> None:
     """A view would keep the whole of a larger tensor alive: what is held owns exactly its bytes."""
     store = Store((tiny.rule(),))
     wide = torch.randn(4, 6)
-    store.keep(cell(), tuple(wide.chunk(2, dim=-1)))
+    store.keep(cell(), *wide.chunk(2, dim=-1))
     kept = store.history(reading())
     assert kept is not None
     assert sum(t.untyped_storage().nbytes() for t in kept[0].held) == store.bytes == 96
@@ -77,8 +79,7 @@ def test_store_dtype_and_device(dtype: str) -> None:
     assert kept is not None
     held = value.to(getattr(torch, dtype))
     assert store.bytes == 6 * held.element_size()
-    restored = kept[0].restored()
-    assert isinstance(restored, torch.Tensor)
+    (restored,) = kept[0].restored()
     assert restored.dtype == torch.float32
     assert torch.equal(restored, held.float())
 
@@ -90,8 +91,7 @@ def test_native_store_serves_the_tensor_itself() -> None:
     store.keep(cell(), value)
     kept = store.history(reading())
     assert kept is not None
-    restored = kept[0].restored()
-    assert isinstance(restored, torch.Tensor)
+    (restored,) = kept[0].restored()
     assert restored.data_ptr() == value.data_ptr()
 
 
@@ -162,29 +162,30 @@ def test_ages_and_sources_of_a_thinned_table() -> None:
     assert [plans["cond", i].decisions[position].age for i in range(4)] == [None, 1, 2, None]
 
 
-BUDGETED = '  - {name: hints, tier: P1, method: hint_reuse, at: "hint[all]", refresh: {interval: 3}, store: {budget: %dB}}\n'
+BUDGETED = (
+    '  - {name: hints, tier: P1, method: hint_reuse, at: "hint[all]", refresh: {interval: 3}, store: {budget: %dB}}\n'
+)
 HINT = 8 * 24 * 4
 """Bytes of one hint of the tiny pipeline's default request."""
 
 
-@pytest.mark.parametrize("hints", [0, 1, 5, 12, 29, 30])
+@pytest.mark.parametrize("hints", [0, 1, 4, 7, 8])
 def test_over_budget_a_run_finishes_and_says_so(hints: int) -> None:
     """Whatever the budget it is never exceeded; what it cannot hold is computed; deep hints are the ones kept."""
-    model = tiny.transformer(tiny.MAP_1_3B)
-    pipe = tiny.pipeline(model)
-    table = tiny.compiled(model, BUDGETED % max(hints * HINT, 1))
+    pipe = tiny.pipeline(tiny.transformer((8, (0, 2, 4, 6))))
+    table = tiny.compiled(pipe.transformer, BUDGETED % max(hints * HINT, 1))
     with attach(pipe, table) as session:
         result = tiny.run(pipe)
     request = session.requests[0]
     assert result.isfinite().all()
     assert request.total.bytes_peak <= max(hints * HINT, 1)
-    if hints == 30:
+    if hints == 8:
         assert (request.outcome, request.reasons) == ("finished", {})
     else:
         assert request.outcome == "incomplete"
         assert set(request.reasons) <= {"budget", "chain"}
     served = sorted(int(s[5:-1]) for s, by_branch in request.sites.items() if s.startswith("hint") and _hits(by_branch))
-    assert served == list(range(15 - len(served), 15))
+    assert served == list(range(4 - len(served), 4))
     assert len(served) == (hints + 1) // 2
 
 

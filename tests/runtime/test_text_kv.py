@@ -160,13 +160,9 @@ def test_lora_switched_in_mid_run_is_noticed() -> None:
 
 def test_group_offload_projects_inside_the_block() -> None:
     """With whole blocks offloaded the projection runs where the block's weights are, and stays exact."""
-    from diffusers.hooks import apply_group_offloading
-
     pipe = tiny.pipeline()
     before = tiny.run(pipe)
-    apply_group_offloading(
-        pipe.transformer, onload_device=torch.device("cpu"), offload_type="block_level", num_blocks_per_group=1
-    )
+    tiny.offload_groups(pipe.transformer, "block_level")
     with attach(pipe, tiny.compiled(pipe.transformer, P0)) as session:
         assert torch.equal(tiny.run(pipe), before)
     assert session.summary.hits == 5 * 12

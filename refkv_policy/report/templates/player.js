@@ -5,13 +5,12 @@
 const KEPT = 6; // frames of each source that are kept while the others catch up
 
 class Source {
-  constructor(data, mime, fps, frames, arrived) {
+  constructor(data, mime, fps, frames, shown) {
     this.fps = fps;
     this.frames = frames;
     this.shown = new Map(); // frame → canvas
     this.spare = [];
     this.latest = -1;
-    this.arrived = arrived;
     this.video = document.createElement("video");
     Object.assign(this.video, { muted: true, playsInline: true, preload: "auto", disableRemotePlayback: true });
     this.video.className = "hidden-video";
@@ -19,33 +18,39 @@ class Source {
     this.video.tabIndex = -1;
     const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
     this.video.src = URL.createObjectURL(new Blob([bytes], { type: mime }));
-    this.video.addEventListener("seeked", () => this.take(Math.floor(this.video.currentTime * this.fps + 0.01)));
-    this.video.addEventListener("loadeddata", () => this.take(Math.floor(this.video.currentTime * this.fps + 0.01)));
-    this.watch();
+    for (const event of ["seeked", "loadeddata"]) this.video.addEventListener(event, shown);
+    this.watch(shown);
   }
 
-  watch() {
-    if (this.video.requestVideoFrameCallback) {
-      this.video.requestVideoFrameCallback((_, about) => {
-        this.take(Math.round(about.mediaTime * this.fps));
-        this.watch();
-      });
-    } else {
-      requestAnimationFrame(() => {
-        const frame = Math.floor(this.video.currentTime * this.fps + 0.01);
-        if (!this.video.paused && frame !== this.latest) this.take(frame);
-        this.watch();
-      });
+  watch(shown) {
+    const look = () => {
+      shown();
+      this.watch(shown);
+    };
+    if (this.video.requestVideoFrameCallback) this.video.requestVideoFrameCallback(look);
+    else requestAnimationFrame(look);
+  }
+
+  // Keeps the picture that the video shows now, under its own number. A callback may come late, when the video has gone
+  // on: so the number is read off the picture itself (VideoFrame) where the browser can, and not off the callback.
+  take() {
+    if (this.video.readyState < 2 || this.video.seeking) return;
+    let picture = this.video;
+    let frame = Math.floor(this.video.currentTime * this.fps + 0.01);
+    if (window.VideoFrame) {
+      picture = new VideoFrame(this.video);
+      frame = Math.round((picture.timestamp * this.fps) / 1e6);
     }
+    frame = Math.min(Math.max(frame, 0), this.frames - 1);
+    if (frame !== this.latest || !this.shown.has(frame)) this.keep(frame, picture);
+    if (picture !== this.video) picture.close();
   }
 
-  take(frame) {
-    if (!this.video.videoWidth || this.video.seeking) return;
-    frame = Math.min(Math.max(frame, 0), this.frames - 1);
+  keep(frame, picture) {
     const canvas = this.shown.get(frame) || this.spare.pop() || document.createElement("canvas");
     canvas.width = this.video.videoWidth;
     canvas.height = this.video.videoHeight;
-    canvas.getContext("2d", { willReadFrequently: true }).drawImage(this.video, 0, 0);
+    canvas.getContext("2d", { willReadFrequently: true }).drawImage(picture, 0, 0);
     this.shown.delete(frame);
     this.shown.set(frame, canvas);
     if (this.shown.size > KEPT) {
@@ -54,7 +59,6 @@ class Source {
       this.shown.delete(oldest);
     }
     this.latest = frame;
-    this.arrived();
   }
 
   go(frame) {
@@ -70,6 +74,7 @@ class Players {
     this.wanted = null;
     this.playing = false;
     this.rate = 1;
+    this.sources = [];
     this.sources = [...element.querySelectorAll(".data")].map((holder) => {
       const source = new Source(holder.textContent.trim(), "video/mp4", this.settings.fps, this.settings.frames, () => this.arrived());
       holder.remove();
@@ -95,8 +100,8 @@ class Players {
   }
 
   listen() {
-    const on = (name, action) => element.querySelector(`[data-do=${name}]`).addEventListener("click", action);
     const element = this.element;
+    const on = (name, action) => element.querySelector(`[data-do=${name}]`).addEventListener("click", action);
     on("play", () => this.toggle());
     on("back", () => this.step(-1));
     on("on", () => this.step(1));
@@ -110,8 +115,9 @@ class Players {
     if (this.gain) this.gain.addEventListener("change", () => this.compare());
   }
 
-  // Every source that has shown a frame comes here.
+  // Some source shows a new frame. All are looked at, so that they are seen at one moment.
   arrived() {
+    for (const source of this.sources) source.take();
     const held = this.sources.map((source) => source.shown);
     const common = [...held[0].keys()].filter((frame) => held.every((shown) => shown.has(frame)));
     if (this.playing && this.wanted === null) {

@@ -138,12 +138,13 @@ for (const map of document.querySelectorAll("table.map")) {
     here.tabIndex = 0;
     said.textContent = squareWords(here);
   });
+  const go = (cell) => {
+    cell.tabIndex = 0; // without it a cell takes no focus
+    cell.focus();
+  };
   map.addEventListener("click", (event) => {
     const cell = event.target.closest("td.cell");
-    if (cell) {
-      cell.tabIndex = -1;
-      cell.focus();
-    }
+    if (cell) go(cell);
   });
   map.addEventListener("keydown", (event) => {
     const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
@@ -152,7 +153,7 @@ for (const map of document.querySelectorAll("table.map")) {
     event.stopPropagation();
     const row = rows[rows.indexOf(here.parentElement) + move[0]];
     const next = row && row.cells[here.cellIndex + move[1]];
-    if (next && next.matches("td.cell")) next.focus();
+    if (next && next.matches("td.cell")) go(next);
   });
 }
 

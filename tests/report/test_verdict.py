@@ -1,0 +1,92 @@
+"""Verdicts in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from refkv_policy.audit import verify
+from refkv_policy.evidence import GATE
+from refkv_policy.evidence.status import plan_scopes, profile_digests
+from refkv_policy.report.verdict import Bindings, Standing, headline, log_standing, scope_standing
+from tests.audit.conftest import TINY
+from tests.evidence import sample as evidence_sample
+from tests.report import sample
+
+
+def _bindings(interval: int = 2) -> Bindings:
+    plan = evidence_sample.plan(interval)
+    tables = evidence_sample.tables(plan)
+    return Bindings(tables, profile_digests(plan, tables), plan_scopes(plan, tables))
+
+
+def test_red_names_what_falls_short_and_what_is_open() -> None:
+    """The sentence names the red items, then those not measured."""
+    found = scope_standing(sample.evidence(), sample.scope(), None)
+    assert found.word == "red"
+    assert found.why == (
+        "2 items of 9 fall short: fewer_steps and respaced_steps; "
+        "not measured: mean_drop, worst_frame_drop, second_half_decay and subjective"
+    )
+
+
+def test_green_incomplete_and_their_sentences() -> None:
+    """Green says that every item keeps its threshold; incomplete, that nothing is red."""
+    green = evidence_sample.scope()
+    assert scope_standing(sample.evidence(green), green, None) == Standing(
+        "green", f"every one of {len(GATE)} items keeps its threshold"
+    )
+    part = replace(green, gate=green.gate[1:])
+    found = scope_standing(sample.evidence(part), part, None)
+    assert (found.word, found.why) == ("incomplete", "nothing is red, and 1 item of 9 not measured: mean_drop")
+
+
+def test_evidence_is_stale_only_against_its_plan() -> None:
+    """Held against the plan it was measured of it stands; against another interval it is stale, and why is said."""
+    green = evidence_sample.scope()
+    document = sample.evidence(green)
+    assert scope_standing(document, green, _bindings(2)).word == "green"
+    stale = scope_standing(document, green, _bindings(3))
+    assert stale.word == "stale"
+    assert "another table" in stale.why
+    other = replace(green, guidance=7.0)
+    assert scope_standing(sample.evidence(other), other, _bindings(2)).word == "stale"
+
+
+def test_an_edit_is_worse_than_anything() -> None:
+    """An edited document says nothing any more, whatever its items say."""
+    document = replace(sample.evidence(evidence_sample.scope()), edited=True)
+    assert scope_standing(document, document.scopes[0], _bindings(2)).word == "edited"
+
+
+def test_logs_are_ok_incomplete_unsealed_or_broken(tmp_path: Path) -> None:
+    """A whole log is ok, a failed request makes it incomplete, a cut one unsealed, an edited one broken."""
+    for name, error in (("ok", None), ("failed", "CUDA out of memory")):
+        sample.write_log(tmp_path / f"{name}.jsonl", TINY, error=error)
+    whole = (tmp_path / "ok.jsonl").read_bytes()
+    (tmp_path / "cut.jsonl").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "edited.jsonl").write_bytes(whole.replace(b'"device":"cpu"', b'"device":"gpu"', 1))
+    words = [log_standing(verify(tmp_path / f"{n}.jsonl")).word for n in ("ok", "failed", "cut", "edited")]
+    assert words == ["ok", "incomplete", "unsealed", "broken"]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "logs", "word"),
+    [
+        (["green", "green"], [], "green"),
+        (["green", "red", "incomplete"], ["ok"], "red"),
+        (["red", "stale"], [], "stale"),
+        (["green"], ["broken"], "broken"),
+        (["green"], ["incomplete"], "green"),
+        (["green"], ["unsealed"], "unsealed"),
+        ([], ["ok", "unsealed"], "unsealed"),
+        ([], ["ok"], "ok"),
+        ([], [], "missing"),
+    ],
+)
+def test_the_report_is_worth_its_worst_part(scopes: list[str], logs: list[str], word: str) -> None:
+    """The worst scope decides; a log can spoil a verdict, and makes one only where there is no evidence."""
+    found = headline([Standing(s, "because") for s in scopes], [Standing(s, "because") for s in logs])
+    assert found.word == word
