@@ -23,7 +23,7 @@ def table_picture(plan: str, profile: str, steps: int, path: Path) -> None:
     from rich.text import Text
 
     table = refkv.compile_plan(refkv.load_plan(plan), profile, steps)
-    console = Console(record=True, width=64, file=StringIO())
+    console = Console(record=True, width=76, file=StringIO())
     for line in render_map(table).splitlines():
         text = Text(line)
         label, _, actions = line.partition("  ")

@@ -24,7 +24,6 @@ COMMANDS = (
     "explain",
     "audit",
     "drift",
-    "sweep",
     "gate",
     "report",
     "rule",

@@ -54,8 +54,9 @@ def validate(ctx: click.Context, plans: tuple[str, ...], form: str, rails: str |
 
 def _check(file: str, sources: dict[str, str], guards: Guards) -> Iterable[Diagnostic]:
     """Every fault of one plan; the text of a faulty one goes to `sources`."""
-    from refkv_policy.compiler import check_plan
+    from refkv_policy.compiler import examine_plan
     from refkv_policy.plan import parse_plan
+    from refkv_policy.plan.diagnostic import errors
     from refkv_policy.plan.yaml_subset import decode, read_text
 
     if file == STDIN:
@@ -68,8 +69,10 @@ def _check(file: str, sources: dict[str, str], guards: Guards) -> Iterable[Diagn
     of_rails = guards.own(text, file)
     plan, faults = parse_plan(text, file) if of_rails is None else (None, of_rails)
     if plan is not None:
-        faults = (*faults, *check_plan(plan))
-        faults = (*faults, *guards.faults(plan, sources, told=faults))
+        tables, found = examine_plan(plan)
+        faults = (*faults, *found)
+        # Guardrails speak of a plan that compiles whole; what keeps it from compiling is told already.
+        faults = (*faults, *guards.faults(plan, sources, told=faults, tables={} if errors(found) else tables))
     if faults:
         sources[file] = text
     return faults

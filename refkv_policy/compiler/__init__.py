@@ -31,6 +31,7 @@ __all__ = [
     "check_plan",
     "compile_all",
     "compile_plan",
+    "examine_plan",
     "layout_of",
     "plan_profiles",
     "predict",
@@ -44,12 +45,12 @@ def check_plan(plan: Plan, today: datetime.date | None = None) -> tuple[Diagnost
 
     today: the day acknowledgements are judged on; the present one unless given. Never raises.
     """
-    return _check(plan, today)[1]
+    return examine_plan(plan, today)[1]
 
 
 def compile_all(plan: Plan, today: datetime.date | None = None) -> dict[tuple[str, int], HookTable]:
     """The tables of every (profile name, step count) the plan lists; `any` has none. Raises PlanError on any error."""
-    tables, diagnostics = _check(plan, today)
+    tables, diagnostics = examine_plan(plan, today)
     if errors(diagnostics):
         raise PlanError(diagnostics)
     return tables
@@ -143,7 +144,10 @@ def _check_static(plan: Plan, today: datetime.date | None) -> Iterator[Diagnosti
                 yield rules.UNKNOWN_PROFILE.at(plan.document.file, span, message=str(error))
 
 
-def _check(plan: Plan, today: datetime.date | None) -> tuple[dict[tuple[str, int], HookTable], tuple[Diagnostic, ...]]:
+def examine_plan(
+    plan: Plan, today: datetime.date | None = None
+) -> tuple[dict[tuple[str, int], HookTable], tuple[Diagnostic, ...]]:
+    """`compile_all` and `check_plan` in one: the tables of what compiles, and every fault. Never raises."""
     found = list(_check_static(plan, today))
     tables: dict[tuple[str, int], HookTable] = {}
     if not any(d.code in (rules.UNKNOWN_PROFILE.code, rules.UNKNOWN_SAMPLER.code) for d in found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 
 from refkv_policy.compiler import rules
@@ -112,10 +113,15 @@ def _schedule(
     return _default(grid), grid, None
 
 
-def _default(grid: Grid, reached: Iterable[int] | None = None) -> str:
+def _default(grid: Grid, reached: tuple[int, ...] | None = None) -> str:
     """`.` at the steps that are run (and reached), `-` elsewhere."""
-    visited = set(grid.evaluated if reached is None else reached)
-    return "".join(COMPUTE if s in visited else "-" for s in range(grid.steps))
+    return _dots(grid.steps, grid.evaluated if reached is None else reached)
+
+
+@lru_cache(maxsize=1024)
+def _dots(steps: int, reached: tuple[int, ...]) -> str:
+    visited = set(reached)
+    return "".join(COMPUTE if s in visited else "-" for s in range(steps))
 
 
 def _hints(profile: Profile, placed: Sequence[Placed], grid: Grid) -> tuple[Actions, dict[str, Chain]]:
@@ -132,10 +138,8 @@ def _hints(profile: Profile, placed: Sequence[Placed], grid: Grid) -> tuple[Acti
                 hints[site][branch] = keep_only_read(entry.lowered.actions, entry.lowered.history)
                 stale[branch][site.index or 0] = entry.rule.params.get("chain") == "stale"
     ordered = sorted(hints, key=lambda s: s.index or 0)
-    chains = {}
-    for branch in BRANCHES:
-        # A hint that nothing reads again is still fresh at its step, and a stale chain keeps its state there.
-        chains[branch] = resolve_chain([hints[s][branch] for s in ordered], stale[branch], grid.evaluated)
+    # A hint that nothing reads again is still fresh at its step, and a stale chain keeps its state there.
+    chains = {b: resolve_chain([hints[s][b] for s in ordered], stale[b], grid.evaluated) for b in BRANCHES}
     return hints, chains
 
 
@@ -143,6 +147,7 @@ def _parts(placed: Sequence[Placed], chains: dict[str, Chain], grid: Grid) -> Ac
     """Actions of the parts that a rule names: lowered against the steps at which their block runs."""
     parts: Actions = {}
     for entry in placed:
+        made: dict[tuple[int, ...], str] = {}
         for site in entry.sites:
             if site.part is None:
                 continue
@@ -155,9 +160,11 @@ def _parts(placed: Sequence[Placed], chains: dict[str, Chain], grid: Grid) -> Ac
                 if branch not in entry.branches or not reached:
                     parts[site][branch] = _default(grid, reached)
                     continue
-                fresh = (entry.fresh & frozenset(reached)) | {reached[0]}
-                lowered = entry.method.lower(fresh, Grid(grid.steps, reached, grid.sigmas), entry.rule.params)
-                parts[site][branch] = keep_only_read(lowered.actions, lowered.history)
+                if reached not in made:
+                    fresh = (entry.fresh & frozenset(reached)) | {reached[0]}
+                    lowered = entry.method.lower(fresh, Grid(grid.steps, reached, grid.sigmas), entry.rule.params)
+                    made[reached] = keep_only_read(lowered.actions, lowered.history)
+                parts[site][branch] = made[reached]
     return parts
 
 
@@ -169,13 +176,8 @@ def _check_saving(
     report = placing.diagnostics.append
     for entry in placed:
         rule, rows = entry.rule, {**hints, **parts}
-        cells = [
-            (site, branch, step, rows[site][branch][step])
-            for site in entry.sites
-            for branch in entry.branches
-            for step in grid.evaluated
-        ]
-        served = [cell for cell in cells if cell[3] in SERVED]
+        rows_of = [(site, branch, rows[site][branch]) for site in entry.sites for branch in entry.branches]
+        served = [row for row in rows_of if not SERVED.isdisjoint(row[2])]
         refresh = document.span((*rule.path, "refresh") if rule.refresh else (*rule.path, "method"))
         if not served:
             if rule.refresh is not None and rule.refresh.interval == 1:
@@ -183,7 +185,7 @@ def _check_saving(
             else:
                 report(rules.NEVER_REUSES.at(document.file, refresh, name=rule.name, **where))
             continue
-        if entry.method.forecasts and not any(action == FORECAST for *_, action in served):
+        if entry.method.forecasts and not any(FORECAST in actions for *_, actions in served):
             few = len([s for s in grid.evaluated if s in entry.fresh]) < 2
             because = (
                 "fewer than two steps are fresh"
@@ -191,7 +193,13 @@ def _check_saving(
                 else "no step between refreshes has two fresh values and a ratio within the cap"
             )
             report(rules.NO_FORECAST.at(document.file, refresh, name=rule.name, because=because, **where))
-        on_hints = [(site.index or 0, branch, step) for site, branch, step, _ in served if site.stack == "hint"]
+        on_hints = [
+            (site.index or 0, branch, step)
+            for site, branch, actions in served
+            if site.stack == "hint"
+            for step, action in enumerate(actions)
+            if action in SERVED
+        ]
         if not on_hints:
             continue
         at = document.span((*rule.path, "at"))
@@ -239,7 +247,9 @@ def _rows(
         return Row(site.stack, site.index, site.part, actions["cond"], actions["uncond"], governor.get(site, rule))
 
     rows = [row(Site("step", None, None), dict.fromkeys(BRANCHES, step_row))]
-    part_rows = sorted(parts, key=lambda s: s.part or "")
+    part_rows: dict[tuple[str, int | None], list[Site]] = {}
+    for site in sorted(parts, key=lambda s: s.part or ""):
+        part_rows.setdefault((site.stack, site.index), []).append(site)
     for stack, count in (("main", profile.main_blocks), ("vace", len(profile.vace_at))):
         for index in range(count):
             if stack == "main":
@@ -250,6 +260,6 @@ def _rows(
                 keeps = any(set(a) & {"C", "R"} for a in actions.values())
                 keeper = governor.get(Site("hint", index, None)) if keeps else None
             rows.append(row(Site(stack, index, None), actions, keeper))
-            rows += [row(s, parts[s]) for s in part_rows if (s.stack, s.index) == (stack, index)]
+            rows += [row(s, parts[s]) for s in part_rows.get((stack, index), ())]
     rows += [row(site, hints[site]) for site in sorted(hints, key=lambda s: s.index or 0)]
     return tuple(rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from refkv_policy.compiler.table import COMPUTE, COMPUTE_KEEP, REUSE, SERVED, UNREACHED, retained
 
@@ -22,6 +23,11 @@ class Chain:
 
 def resolve_chain(hints: Sequence[str], stale: Sequence[bool], evaluated: Sequence[int]) -> Chain:
     """Actions of the VACE blocks, derived from the hints' (one string a hint; stale[j]: its rule keeps c_j)."""
+    return _resolve(tuple(hints), tuple(stale), tuple(evaluated))
+
+
+@lru_cache(maxsize=256)
+def _resolve(hints: tuple[str, ...], stale: tuple[bool, ...], evaluated: tuple[int, ...]) -> Chain:
     blocks = [[UNREACHED] * len(hints[0]) for _ in hints]
     wasted: list[tuple[int, int]] = []
     for step in evaluated:
@@ -40,6 +46,7 @@ def resolve_chain(hints: Sequence[str], stale: Sequence[bool], evaluated: Sequen
     return Chain(tuple(keep_only_read("".join(b), 1) for b in blocks), tuple(sorted(wasted)))
 
 
+@lru_cache(maxsize=1024)
 def keep_only_read(actions: str, history: int) -> str:
     """`actions` with every `C` that no later cell reads turned into `.`."""
     return "".join(

@@ -5,11 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import platform
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 
@@ -87,6 +84,8 @@ def make_scope(
 
 def versions() -> Mapping[str, str]:
     """Of refkv, Python, the platform, and torch and diffusers where they are installed (`none` where not)."""
+    import platform  # here, since reading evidence, which every validation does, needs none of it
+
     found = {name: _installed(name) for name in ("torch", "diffusers")}
     machine = f"{platform.system()} {platform.machine()}"
     return {"refkv": __version__, "python": platform.python_version(), "platform": machine, **found}
@@ -119,6 +118,8 @@ def write_evidence(path: str | os.PathLike[str], evidence: Evidence) -> str:
     """Write the evidence beside its place, rename it there and give its digest. Raises what `evidence_text` does."""
     data = evidence_text(evidence).encode("ascii")
     place = Path(path)
+    import tempfile
+
     handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.part")
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -135,6 +136,8 @@ def write_evidence(path: str | os.PathLike[str], evidence: Evidence) -> str:
 
 
 def _installed(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:

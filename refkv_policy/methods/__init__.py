@@ -6,7 +6,6 @@ import importlib
 import pkgutil
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import entry_points
 
 from refkv_policy.methods.method import Grid, Lowered, Method, MethodError, Observation
 
@@ -25,6 +24,8 @@ def _shipped() -> dict[str, Method]:
 @cache
 def _all() -> dict[str, Method]:
     """Shipped and installed methods by name. Apart from `_shipped` because scanning entry points costs time."""
+    from importlib.metadata import entry_points  # here, since it is slow to import
+
     installed = ((f"entry point {point.value}", point.load()) for point in entry_points(group=ENTRY_POINTS))
     return _by_name((*_shipped().items(), *installed))
 

@@ -208,7 +208,8 @@ def evaluate(pipe: WanVACEPipeline, seeds: int = 2, scenes: int = 16, only: tupl
         "hint_drift": lambda: drift(pipe, few),
         "other_controls": lambda: other_kinds(pipe, real[:2] + real[6:]),
     }
-    report: dict[str, Any] = {"seeds": seeds, "scenes": scenes, "steps": STEPS, "guidance": GUIDANCE}
+    settings = {"seeds": seeds, "scenes": scenes, "steps": STEPS, "guidance": GUIDANCE}
+    report: dict[str, Any] = {"settings": settings}
     began = time.monotonic()
     for name in only or SECTIONS:
         report[name] = runs[name]()

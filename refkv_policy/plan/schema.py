@@ -15,6 +15,7 @@ from typing import Any
 from refkv_policy.plan import rules
 from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.document import Document
+from refkv_policy.plan.fits import fits
 from refkv_policy.plan.model import Path
 from refkv_policy.plan.source import lines
 from refkv_policy.plan.wording import LONGEST_NAME, cut, described, did_you_mean, listed, nearest, quoted
@@ -61,6 +62,8 @@ def schema_faults(
     value = document.value
     for step in path:
         value = value[step]
+    if fits(value, schema):
+        return []
     grouped: dict[Path, list[Any]] = {}
     for error in _validator_class()(schema).iter_errors(value):
         grouped.setdefault((*path, *error.absolute_path), []).append(error)

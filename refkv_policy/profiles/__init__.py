@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from refkv_policy.profiles.profile import Profile, freeze
 
 __all__ = ["ANY", "Profile", "ProfileError", "identify", "is_path", "load_profile", "names"]
 
+FOLDER = Path(__file__).resolve().parent
 ANY = "any"
 """In a plan's `models:`: whatever transformer its selectors resolve on."""
 
@@ -26,7 +26,7 @@ class ProfileError(RefkvError):
 
 def names() -> tuple[str, ...]:
     """Names of the shipped profiles, sorted."""
-    return tuple(sorted(p.name.removesuffix(".yaml") for p in files(__name__).iterdir() if p.name.endswith(".yaml")))
+    return tuple(sorted(p.stem for p in FOLDER.glob("*.yaml")))
 
 
 def is_path(reference: str) -> bool:
@@ -46,7 +46,7 @@ def _shipped(name: str) -> Profile:
     if name not in names():
         guess = did_you_mean(name, names())
         raise ProfileError(f"there is no profile {name!r}; {guess}shipped are {listed(names())}")
-    return _parse(files(__name__).joinpath(f"{name}.yaml").read_text("utf-8"), name)
+    return _parse((FOLDER / f"{name}.yaml").read_text("utf-8"), name)
 
 
 def _read(base: Path, reference: str) -> Profile:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -64,7 +65,7 @@ class Profile:
         latent_frames = (1 + (frames - 1) // temporal + references) // self.patch[0]
         return latent_frames * (height // step_h) * (width // step_w)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """`sha256:…` of every fact except the title."""
         facts = {k: v for k, v in asdict(_plain(self)).items() if k != "title"}

@@ -41,18 +41,18 @@ def _key(pack: Path) -> dict[str, Any]:
     return json.loads(key_path(pack).read_text())
 
 
-def _answers(of: Path, folder: Path, rater: str, choose: Callable[[dict[str, Any]], str], **changes: Any) -> Path:
+def _answers(of: Path, folder: Path, name: str, choose: Callable[[dict[str, Any]], str], **changes: Any) -> Path:
     key = _key(of)
     answers = {str(p["pair"]): choose(p) for p in key["pairs"]}
     value = {
         "format": 1,
         "kind": "refkv-ab-answers",
         "pack": key["pack"],
-        "rater": rater,
+        "rater": name,
         "answers": answers,
         **changes,
     }
-    path = folder / f"{rater.strip()}.json"
+    path = folder / f"{name.strip()}.json"
     path.write_text(json.dumps(value))
     return path
 
