@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
 
 from refkv_policy.mini.architecture import build_scheduler, write_settings
 
-_KEPT = ("README.md", "strip.png", "evaluation.json")  # written by hand or by `evaluate`, not by training
+_KEPT = ("README.md", "strip.jpg", "evaluation.json")  # written by hand or by `evaluate`, not by training
 
 
 def _edit_json(path: Path, key: str, value: object) -> None:

@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
-    strip(args.model or model_path(), args.transformer, args.quick).save(args.out, optimize=True)
+    strip(args.model or model_path(), args.transformer, args.quick).save(args.out, quality=90)
 
 
 if __name__ == "__main__":

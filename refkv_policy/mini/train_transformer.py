@@ -21,7 +21,7 @@ from refkv_policy.mini.common import Average, Progress, cosine, save_checkpoint,
 from refkv_policy.mini.train_text import embed
 
 STAGE = 3
-STEPS = 5000
+STEPS = 3000
 OBJECT_WEIGHT = 4.0  # beside 1 elsewhere: objects are small, and their colour is what a prompt is judged by
 BATCH = 8
 PEAK_RATE = 1.0e-3
@@ -30,8 +30,8 @@ TEXT_DROP = 0.1
 SIGMA_MEAN, SIGMA_DEVIATION = 0.2, 1.2
 FIRST_SHARDS, STEPS_A_SHARD = 2, 110  # the pool grows while training runs, by step count and so repeatably
 SNAPSHOT = 200
-# The last half dwells on what is learnt last, which colour goes where: more scenes, more noise.
-FOCUS_FROM, FOCUS_SCENES, FOCUS_SIGMA_MEAN = 0.44, 3.0, 1.0
+# The last quarter dwells on what is learnt last, which colour goes where: more scenes, more noise.
+FOCUS_FROM, FOCUS_SCENES, FOCUS_SIGMA_MEAN = 0.73, 3.0, 1.0
 
 
 def sigmas(count: int, generator: torch.Generator, mean: float = SIGMA_MEAN) -> Tensor:
