@@ -38,6 +38,8 @@ class Axis:
         return min(max(share, 0.0), 1.0)
 
 
+NARROW = 6
+"""Ratio of ends below which a logarithmic axis has ticks at equal distances."""
 ZERO_ROOM = 0.1
 """Share of a logarithmic axis that is set aside for zeros."""
 
@@ -163,6 +165,25 @@ STYLES: dict[str, Style] = {
 }
 """Every kind has a shape or a dash of its own, so that nothing is told by colour alone."""
 
+
+class Paint(NamedTuple):
+    """Ground and ink of a cell, on a light page and on a dark one."""
+
+    light: str
+    light_ink: str
+    dark: str
+    dark_ink: str
+
+
+PAINTS = {
+    "C": Paint("#1c4f79", "#ffffff", "#8cc4ee", "#0f1b26"),
+    ".": Paint("#bcd6ea", "#1b3a52", "#2d4d68", "#cfe4f5"),
+    "R": Paint("#cdebd4", "#0f4d26", "#1f5a35", "#d7f5df"),
+    "F": Paint("#e3d8f6", "#42267a", "#4f3b7c", "#eee5ff"),
+    "?": Paint("#fbe3b8", "#5f3d00", "#6b4a10", "#ffe7bd"),
+}
+"""Of the actions of a step × site map; one that is not reached has the page's own."""
+
 DEPTHS = 8
 HEAT_LIGHT = ("#f3f7fb", "#dbe9f4", "#bfd8ea", "#9cc3de", "#74aacd", "#fbc78d", "#f39b56", "#dd6b33", "#a83a16")
 HEAT_DARK = ("#1c2a38", "#223a50", "#2a4d6b", "#356388", "#457ea8", "#8a5524", "#b3672a", "#d9803a", "#ffa45c")
@@ -191,6 +212,8 @@ def log_axis(title: str, values: Iterable[float], say: Callable[[float], str]) -
     if low <= 0:
         return linear_axis(title, known, say)
     zero = any(value <= 0 for value in known)
+    if high / low < NARROW:
+        return _narrow_axis(title, low, high, zero, say)
     steps = sorted(
         m * 10.0**e for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for m in (1, 2, 5)
     )
@@ -202,6 +225,17 @@ def log_axis(title: str, values: Iterable[float], say: Callable[[float], str]) -
     shown = [s for s in steps if below <= s <= above and (decades < 3 or _mantissa(s) == 1)]
     ticks = [Tick(s, say(s)) for s in shown]
     return Axis(title, below, above, tuple([Tick(0.0, "0"), *ticks] if zero else ticks), log=True, zero=zero)
+
+
+def _narrow_axis(title: str, low: float, high: float, zero: bool, say: Callable[[float], str]) -> Axis:
+    """A logarithmic axis of less than a decade, with ticks as a linear one has them."""
+    if low == high:
+        low, high = low * 0.8, high * 1.25
+    step = _nice((high - low) / 5)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    below = first * step if first > 0 else low
+    ticks = [Tick(n * step, say(n * step)) for n in range(max(first, 1), last + 1)]
+    return Axis(title, below, last * step, tuple([Tick(0.0, "0"), *ticks] if zero else ticks), log=True, zero=zero)
 
 
 def _mantissa(value: float) -> int:

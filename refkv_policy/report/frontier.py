@@ -169,12 +169,12 @@ def _at_equal_latency(frontier: Frontier, speed: Speed, metric: Metric | None) -
     for family in LINES:
         lines = _lines(family, frontier.points)
         if not lines:
-            told.append(f"{FAMILIES[family]} were not measured")
+            told.append(f"{FAMILIES[family]} not measured")
         for name, line in lines.items():
             found = error_at([*uncached, *((speed(p).value, p.error.value) for p in line)], at)
             less = "" if found is None else "less" if found < own else "more" if found > own else "the same"
-            told.append(f"{name} cover no such speed" if found is None else f"{name} give {number(found)} ({less})")
-    yield f"At {times(at)} the plan's error is {number(own)}; at the same speed {'; '.join(told)}."
+            told.append(f"{name} not covered" if found is None else f"{name} {number(found)} ({less})")
+    yield f"At {times(at)} the plan's error is {number(own)}. At the same speed: {'; '.join(told)}."
     solver = metric.solver.value if metric is not None and metric.solver is not None else None
     if solver is not None:
         side = "below" if own <= solver else "above"

@@ -29,6 +29,7 @@ class Group:
     key: str
     names: tuple[str, ...]
     plan: str
+    table: str
     maps: tuple[SiteMap, ...]
     departures: tuple[Departures, ...]
     departures_more: int
@@ -134,6 +135,7 @@ def _group(key: str, maps: tuple[SiteMap, ...], members: Sequence[RequestLog]) -
         key,
         tuple(r.header.request for r in members),
         table.plan,
+        table.digest,
         maps,
         gone,
         more,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from refkv_policy.report.charts import Chart
+from refkv_policy.report.charts import Chart, HeatMap
 from refkv_policy.report.drift import Drift
 from refkv_policy.report.logs import LogView
 from refkv_policy.report.scopes import ScopeView
+from refkv_policy.report.sitemap import SiteMap
 from refkv_policy.report.verdict import WORDS, Standing, headline
 from refkv_policy.report.videos import Players
 
@@ -20,6 +21,19 @@ class DriftView:
     sha256: str
     drift: Drift
     charts: tuple[Chart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MapPlot:
+    """A step × site map as a plot of its own, under its plan's name."""
+
+    key: str
+    plan: str
+    map: SiteMap
+
+
+Plot = Chart | HeatMap | MapPlot
+"""What is also drawn as a picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,11 @@ class Report:
         plans = dict.fromkeys([*(s.plan for s in self.scopes), *(g.plan for log in self.logs for g in log.groups)])
         names = list(plans) or [d.file for d in self.drifts] or [p.title for p in self.players] or ["nothing"]
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """Digests of the tables that the evidence was measured of."""
+        return frozenset(scope.table for scope in self.scopes)
 
     @property
     def ranked(self) -> tuple[ScopeView, ...]:

@@ -16,11 +16,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from refkv_policy.report.charts import GREY_DARK, GREY_LIGHT, HEAT_DARK, HEAT_LIGHT, STYLES
+from refkv_policy.report.charts import GREY_DARK, GREY_LIGHT, HEAT_DARK, HEAT_LIGHT, PAINTS, STYLES
 from refkv_policy.report.frontier import COLUMNS as FRONTIER_COLUMNS
 from refkv_policy.report.logs import REQUEST_COLUMNS, RULE_COLUMNS, SITE_COLUMNS
 from refkv_policy.report.model import Report
 from refkv_policy.report.scopes import METRIC_COLUMNS, SAMPLE_COLUMNS
+from refkv_policy.report.sitemap import class_of, seen
 from refkv_policy.report.svg import chart_svg, heat_svg, key_svg
 from refkv_policy.report.videos import Players
 from refkv_policy.report.words import visible
@@ -52,6 +53,8 @@ def render(report: Report) -> str:
         "chart_svg": chart_svg,
         "heat_svg": heat_svg,
         "key_svg": key_svg,
+        "class_of": class_of,
+        "seen": seen,
         "players": [_player(players, n) for n, players in enumerate(report.players)],
         "open_all": len(report.scopes) <= OPEN,
         "frontier_columns": FRONTIER_COLUMNS,
@@ -99,6 +102,10 @@ def _read(name: str) -> str:
 def _style() -> str:
     """The style sheet with the plots' colours, which the PNG plots share."""
     rules = [f".s-{name}{{--c:light-dark({s.light},{s.dark})}}" for name, s in STYLES.items()]
+    rules += [
+        f".{class_of(action)}{{background:light-dark({p.light},{p.dark});color:light-dark({p.light_ink},{p.dark_ink})}}"
+        for action, p in PAINTS.items()
+    ]
     for kind, light, dark in (("h", HEAT_LIGHT, HEAT_DARK), ("g", GREY_LIGHT, GREY_DARK)):
         rules += _fills(kind, light, dark)
     return _read("report.css") + "".join(rules)

@@ -33,6 +33,7 @@ class ItemRow:
     word: str
     tone: Tone
     measured: str
+    between: str
     threshold: str
     how: str
     why: str
@@ -46,6 +47,7 @@ class ScopeView:
     plan: str
     file: str
     title: str
+    table: str
     standing: Standing
     facts: tuple[tuple[str, str, str], ...]
     items: tuple[ItemRow, ...]
@@ -102,6 +104,7 @@ def _view(
         plan=file.evidence.plan,
         file=file.name,
         title=str(entry.scope),
+        table=entry.bound.table,
         standing=standing,
         facts=tuple(_facts(entry)),
         items=tuple(sorted(_items(entry), key=lambda item: order.index(item.tone))),
@@ -156,13 +159,14 @@ def _items(entry: MeasuredScope) -> Iterator[ItemRow]:
         if name not in given:
             limit = NONE if requirement.threshold is None else number(requirement.threshold)
             yield ItemRow(
-                name, requirement.title, "not measured", "open", NONE, limit, "", "the document leaves it out"
+                name, requirement.title, "not measured", "open", NONE, "", limit, "", "the document leaves it out"
             )
 
 
 def _item(item: Item) -> ItemRow:
     say = item_says(item)
-    measured = NONE if item.measured is None else f"{say(item.measured)}{between(item.interval, say)}"
+    measured = NONE if item.measured is None else say(item.measured)
+    scatter = between(item.interval, say).strip(" ()")
     how = ["by its interval" if item.judged_by == "interval" else "by its value"]
     if item.equal_within:
         how.append(f"equal within {say(item.equal_within)}")
@@ -172,11 +176,11 @@ def _item(item: Item) -> ItemRow:
     word = item.verdict.replace("_", " ")
     threshold = f"{sense} {say(item.threshold)}"
     tone = ITEM_TONES[item.verdict]
-    return ItemRow(item.name, item.title, word, tone, measured, threshold, ", ".join(how), item.why)
+    return ItemRow(item.name, item.title, word, tone, measured, scatter, threshold, ", ".join(how), item.why)
 
 
 METRIC_COLUMNS = (
-    "metric", "what it measures", "mean", "worst frame", "noise floor", "solver floor", "another seed", "measured with",
+    "metric", "mean", "worst frame", "noise floor", "solver floor", "another seed", "measured with",
 )  # fmt: skip
 
 
@@ -184,8 +188,7 @@ def _metric(metric: Metric) -> Row:
     against = "" if metric.reference == "uncached" else "; against the many-step run"
     stand_in = "; a stand-in, on which no item is judged" if metric.stand_in else ""
     return (
-        metric.name,
-        f"{metric.title}, {metric.better} is better{against}{stand_in}",
+        (metric.name, f"{metric.title}, {metric.better} is better{against}{stand_in}"),
         *(_parted(value) for value in (metric.mean, metric.worst, metric.noise, metric.solver, metric.other_seed)),
         metric.provenance,
     )

@@ -28,6 +28,16 @@ WIDEST = 200
 """Steps that are drawn."""
 
 
+def seen(action: str) -> str:
+    """The character that stands for an action in a cell."""
+    return SEEN.get(action, action)
+
+
+def class_of(action: str) -> str:
+    """The class of an action's cells in the page."""
+    return "a" + {".": "dot", "-": "none", "?": "ask", LEFT_OUT: "out", ABSENT: "no"}.get(action, action)
+
+
 @dataclass(frozen=True, slots=True)
 class Square:
     """One cell. departed: not obeyed as compiled. note: reason, age and signal, in words."""
@@ -40,13 +50,12 @@ class Square:
     @property
     def shown(self) -> str:
         """The character in the cell."""
-        return SEEN.get(self.action, self.action)
+        return seen(self.action)
 
     @property
     def style(self) -> str:
         """Its class in the page."""
-        name = {".": "dot", "-": "none", "?": "ask", LEFT_OUT: "out", ABSENT: "no"}.get(self.action, self.action)
-        return f"a{name} gone" if self.departed else f"a{name}"
+        return f"{class_of(self.action)} gone" if self.departed else class_of(self.action)
 
     @property
     def words(self) -> str:

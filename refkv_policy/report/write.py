@@ -12,12 +12,11 @@ from refkv_policy import __version__
 from refkv_policy.compiler import compile_all
 from refkv_policy.evidence.status import plan_scopes, profile_digests
 from refkv_policy.plan.model import Plan
-from refkv_policy.report.charts import Chart, HeatMap
 from refkv_policy.report.drift import drift_charts
 from refkv_policy.report.errors import ReportError
 from refkv_policy.report.inputs import Inputs
 from refkv_policy.report.logs import log_views
-from refkv_policy.report.model import DriftView, Report
+from refkv_policy.report.model import DriftView, MapPlot, Plot, Report
 from refkv_policy.report.scopes import scope_views
 from refkv_policy.report.verdict import Bindings
 from refkv_policy.report.videos import Players, players_in, players_of
@@ -77,14 +76,16 @@ def write_page(report: Report, path: str | os.PathLike[str]) -> int:
     return len(data)
 
 
-def plots_of(report: Report) -> tuple[Chart | HeatMap, ...]:
+def plots_of(report: Report) -> tuple[Plot, ...]:
     """Every plot of the report, in its order."""
-    plots: list[Chart | HeatMap] = []
+    plots: list[Plot] = []
     for scope in report.scopes:
         plots.extend(scope.frontier.charts if scope.frontier is not None else ())
         plots.extend([scope.heat] if scope.heat is not None else [])
     for log in report.logs:
-        plots.extend(group.memory for group in log.groups if group.memory is not None)
+        for group in log.groups:
+            plots.extend(MapPlot(f"map-{group.key}-{n}", group.plan, each) for n, each in enumerate(group.maps))
+            plots.extend([group.memory] if group.memory is not None else [])
     for drift in report.drifts:
         plots.extend(drift.charts)
     return tuple(plots)

@@ -43,7 +43,7 @@ def test_the_comparison_at_equal_latency_is_interpolated() -> None:
     assert view is not None
     plain = [(p.speedup_flops / 1.02, p.error.value) for p in sample.points() if p.family == "fewer_steps"]
     expected = float(np.interp(1.33, *zip(*sorted(plain), strict=True)))
-    assert f"fewer steps give {expected:.3g} (less)" in view.sentences[0]
+    assert f"fewer steps {expected:.3g} (less)" in view.sentences[0]
     assert "1.33× the plan's error is 0.0064" in view.sentences[0]
     assert "above it" in view.sentences[1]
 
@@ -64,7 +64,7 @@ def test_lines_that_were_not_measured_are_said_to_be_missing() -> None:
     slow = next(p for p in sample.points() if p.name == "26 steps")
     view = frontier_view(_with((*points, slow)), "k")
     assert view is not None
-    assert "fewer steps cover no such speed; fewer steps, re-spaced were not measured" in view.sentences[0]
+    assert "fewer steps not covered; fewer steps, re-spaced not measured" in view.sentences[0]
 
 
 def test_nothing_is_drawn_of_nothing() -> None:

@@ -13,7 +13,7 @@ Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
 from refkv_policy.report.frontier import frontier_view  # noqa: E402
 from refkv_policy.report.heat import heat_map  # noqa: E402
-from refkv_policy.report.inputs import EvidenceFile, Inputs  # noqa: E402
+from refkv_policy.report.inputs import EvidenceFile, Inputs, read_inputs  # noqa: E402
 from refkv_policy.report.png import png  # noqa: E402
 from refkv_policy.report.write import make_report, plots_of, write_plots  # noqa: E402
 from tests.report import sample  # noqa: E402
@@ -30,6 +30,16 @@ def test_every_plot_becomes_a_picture_of_its_name(tmp_path: Path) -> None:
     for path in written:
         with Image.open(path) as picture:
             assert (picture.format, picture.width) == ("PNG", 900)
+
+
+def test_the_map_is_drawn_with_its_departures(tmp_path: Path) -> None:
+    """Each branch's map is a picture, and a departure's red frame is in the one where it happened."""
+    sample.write_log(tmp_path / "a.jsonl", sample.deep_table(), departing=True)
+    plots = [p for p in plots_of(make_report(read_inputs([tmp_path / "a.jsonl"]))) if p.key.startswith("map")]
+    assert [p.key for p in plots] == ["map-l0-0-0", "map-l0-0-1"]
+    red = tuple(int("b3261e"[n : n + 2], 16) for n in (0, 2, 4))
+    seen = [{c[:3] for _, c in Image.open(io.BytesIO(png(p))).getcolors(1 << 20)} for p in plots]
+    assert [red in each for each in seen] == [False, True]
 
 
 def test_pictures_hold_the_colours_of_what_they_show() -> None:

@@ -46,11 +46,9 @@ for (const each of players) {
 function markFrame(frame) {
   for (const cell of document.querySelectorAll("rect.now")) cell.classList.remove("now");
   for (const chart of document.querySelectorAll(".heat svg")) {
-    let column = null;
-    for (const cell of chart.querySelectorAll("rect[data-frame]")) {
-      const start = Number(cell.dataset.frame);
-      if (start <= frame && (column === null || start > column)) column = start;
-    }
+    const starts = [...new Set([...chart.querySelectorAll("rect[data-frame]")].map((cell) => Number(cell.dataset.frame)))];
+    const wide = starts.length > 1 ? starts[1] - starts[0] : 1;
+    const column = starts.find((start) => start <= frame && frame < start + wide);
     for (const cell of chart.querySelectorAll(`rect[data-frame="${column}"]`)) cell.classList.add("now");
   }
 }
