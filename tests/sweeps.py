@@ -95,7 +95,16 @@ def sweep(
     variants: tuple[Variant, ...] = make_variants(chosen, profile, steps, 0, varies)
     shared = conditions(profile, **changes)
     branches = ("cond", "uncond") if shared.guidance > 1 else ("cond",)
-    entries = make_entries(chosen, profile, table, variants, Workload(8, 8), "float32", branches, baselines=baselines)
+    entries = make_entries(
+        chosen,
+        profile,
+        table,
+        variants,
+        Workload(profile.tokens(SIZE, SIZE, FRAMES), 8),
+        "float32",
+        branches,
+        baselines=baselines,
+    )
     return Sweep(
         plan=chosen, profile=profile, table=table, guidance=shared.guidance, conditions=shared, clips=tuple(clips),
         seeds=tuple(range(seeds)), repeats=repeats, entries=entries,

@@ -30,12 +30,11 @@ def export(plan: str, target: str, model: str | None, stage_id: int, form: str) 
     """
     from refkv_policy.compiler import check_plan
     from refkv_policy.exchange import RELEASE, ExchangeError, export_plan
-    from refkv_policy.exchange.plan_text import ELSEWHERE
     from refkv_policy.plan import PlanError, errors, load_plan
 
     loaded = load_plan(find_plan(plan))
     faults = check_plan(loaded)
-    if any(d.code not in ELSEWHERE for d in errors(faults)):
+    if errors(faults):
         raise PlanError(faults)
     try:
         found = export_plan(loaded, _profile(loaded, model))

@@ -86,8 +86,9 @@ def _missing(path: Path, reference: str) -> str:
 
 
 def _is_yaml(path: Path, top: Path) -> bool:
-    hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
-    return path.suffix in (".yaml", ".yml") and not hidden and path.is_file()
+    if path.suffix not in (".yaml", ".yml"):
+        return False
+    return not any(part.startswith(".") for part in path.relative_to(top).parts) and path.is_file()
 
 
 def _key(stem: str) -> str:

@@ -24,6 +24,7 @@ COMMANDS = (
     "explain",
     "audit",
     "drift",
+    "sweep",
     "gate",
     "report",
     "rule",

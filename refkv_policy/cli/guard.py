@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 from refkv_policy.cli.group import Failure
 from refkv_policy.guardrails import (
     FILES,
+    Breach,
     Guardrails,
-    check_guardrails,
+    breaches,
     find_guardrails,
     parse_guardrails,
     read_guardrails,
     thresholds,
 )
 from refkv_policy.guardrails import rules as texts
-from refkv_policy.plan import Diagnostic, Plan, PlanError
+from refkv_policy.plan import Diagnostic, Plan, PlanError, in_order
 from refkv_policy.plan.yaml_subset import read_text
+from refkv_policy.repository import repository_root, shown
 
 if TYPE_CHECKING:
     from refkv_policy.compiler import HookTable
@@ -46,7 +48,8 @@ class Guards:
         if choice not in (None, NONE) and not os.path.isfile(choice):
             raise Failure(f"there are no guardrails {choice}; name a file, or `none`")
         self.choice = choice
-        self._read: dict[str, Guardrails | None] = {}
+        self._read: dict[str, tuple[Guardrails | None, tuple[Diagnostic, ...]]] = {}
+        self._found: dict[str, tuple[Path, ...]] = {}
         self._told: set[Diagnostic] = set()
 
     def of(self, plan_file: str, sources: dict[str, str]) -> tuple[Guardrails | None, tuple[Diagnostic, ...]]:
@@ -54,20 +57,26 @@ class Guards:
 
         The text of faulty ones goes to `sources`.
         """
+        guardrails, faults = self.read(plan_file)
+        new = self._once(faults)
+        for file in {d.file for d in new}:
+            if (text := read_text(file)[0]) is not None:
+                sources[file] = text
+        return guardrails, new
+
+    def read(self, plan_file: str) -> tuple[Guardrails | None, tuple[Diagnostic, ...]]:
+        """The same, with all of their faults, whether told before or not."""
         if self.choice == NONE:
             return None, ()
-        found = (Path(self.choice),) if self.choice else _nearest(plan_file)
+        found = (Path(self.choice),) if self.choice else self._nearest(plan_file)
         if not found:
             return None, ()
         file = shown(found[0])
         if len(found) > 1:
-            return None, self._once([texts.TWO_FILES.at(file, None, other=shown(found[1]))])
+            return None, (texts.TWO_FILES.at(file, None, other=shown(found[1])),)
         if file not in self._read:
-            self._read[file], faults = read_guardrails(file)
-            if faults and (text := read_text(file)[0]) is not None:
-                sources[file] = text
-            return self._read[file], self._once(faults)
-        return self._read[file], ()
+            self._read[file] = read_guardrails(file)
+        return self._read[file]
 
     def own(self, text: str, file: str) -> tuple[Diagnostic, ...] | None:
         """The faults of a text that says it is guardrails, each told once; None for any other text."""
@@ -87,17 +96,19 @@ class Guards:
         if guardrails is None:
             return faults
         tables = _compiled(plan) if tables is None else tables
-        statuses = verdicts = None
-        if guardrails.evidence and not any(d.code.startswith("RKV51") and d.severity == "error" for d in told):
-            from refkv_policy.evidence import examine
-
-            statuses = examine(plan, tables).statuses
-            verdicts = judged_again(plan, tables, guardrails)
-        found = check_guardrails(plan, tables, guardrails, statuses, verdicts=verdicts)
+        judge = not any(d.code.startswith("RKV51") and d.severity == "error" for d in told)
+        found = in_order(b.diagnostic for b in held_against(guardrails, plan, tables, judge_evidence=judge))
         file = guardrails.document.file
         if any(d.file == file for d in found):
             sources[file] = guardrails.document.text
         return (*faults, *(d for d in found if d.file != file), *self._once(d for d in found if d.file == file))
+
+    def _nearest(self, plan_file: str) -> tuple[Path, ...]:
+        """The guardrails of a plan's folder, which is looked for once."""
+        folder = os.path.dirname(os.path.abspath(plan_file))
+        if folder not in self._found:
+            self._found[folder] = _nearest(plan_file)
+        return self._found[folder]
 
     def _once(self, diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
         new = tuple(d for d in diagnostics if d not in self._told)
@@ -105,12 +116,24 @@ class Guards:
         return new
 
 
+def held_against(
+    guardrails: Guardrails, plan: Plan, tables: Tables, *, judge_evidence: bool = True
+) -> tuple[Breach, ...]:
+    """Everything in which a plan breaks guardrails, its evidence (unless it is not to be judged) read where they ask for it."""
+    if not guardrails.evidence or not judge_evidence:
+        return breaches(plan, tables, guardrails)
+    if not any(entry.evidence for entry in plan.acknowledgements):
+        return breaches(plan, tables, guardrails, {})  # all of it is missing, which needs no look
+    from refkv_policy.evidence import examine
+
+    statuses = examine(plan, tables).statuses
+    return breaches(plan, tables, guardrails, statuses, verdicts=judged_again(plan, tables, guardrails))
+
+
 def _nearest(plan_file: str) -> tuple[Path, ...]:
     folder = Path(os.path.abspath(plan_file)).parent
     if not any(os.path.lexists(place / name) for place in (folder, *folder.parents) for name in FILES):
         return ()
-    from refkv_policy.evidence import repository_root
-
     return find_guardrails(plan_file, repository_root(plan_file))
 
 
@@ -146,19 +169,10 @@ def judged_again(plan: Plan, tables: Tables, guardrails: Guardrails) -> dict[Sco
 
 def _documents(plan: Plan) -> Iterator[Evidence]:
     """The evidence files that a plan names and that can be read, each once."""
-    from refkv_policy.evidence import locate, read_evidence, repository_root
+    from refkv_policy.evidence import locate, read_evidence
 
     root = repository_root(plan.document.file)
     for name in dict.fromkeys(entry.evidence for entry in plan.acknowledgements if entry.evidence):
         path, _ = locate(root, name)
         if path is not None and (evidence := read_evidence(path)[0]) is not None:
             yield evidence
-
-
-def shown(path: Path) -> str:
-    """The path as a person would write it from here."""
-    try:
-        relative = os.path.relpath(path)
-    except ValueError:  # another drive
-        return str(path)
-    return str(path) if relative.startswith("..") else relative

@@ -72,8 +72,7 @@ def import_(
     except ExchangeError as error:
         raise Failure("\n".join(f"cannot import: {reason}" for reason in error.reasons), FALLS_SHORT) from error
     for found in check_text(text, out or "<imported>"):
-        here = ": the plan is for export, and `refkv validate` refuses it here" if found.severity == "error" else ""
-        say(f"note: {found.message} ({found.code}){here}")
+        say(f"note: {found.message} ({found.code})")
     if target is None:
         click.echo(text, nl=False)
         return

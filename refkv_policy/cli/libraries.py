@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from refkv_policy.cli.group import Failure
+from refkv_policy.cli.group import Failure, say
 from refkv_policy.cli.model_folder import ModelFolder
 
 if TYPE_CHECKING:
@@ -66,8 +66,14 @@ def choose_dtype(wanted: str | None, device: torch.device) -> torch.dtype:
     return dtype
 
 
-def load_pipeline(model: ModelFolder, dtype: torch.dtype, device: torch.device, offload: bool) -> WanVACEPipeline:
-    """The pipeline of a folder on its device; its VAE in float32, as the model's authors advise. Raises Failure."""
+def load_pipeline(
+    model: ModelFolder, dtype: torch.dtype, device: torch.device, offload: bool, flow_shift: float | None = None
+) -> WanVACEPipeline:
+    """The pipeline of a folder on its device; its VAE in float32, as the model's authors advise.
+
+    flow_shift: the plan's, which replaces the folder's: whoever reviewed the plan reviewed it for that grid, and a shift
+    belongs to a resolution rather than to the weights. Raises Failure.
+    """
     with needs_run_extra():
         import torch
         from diffusers import WanVACEPipeline
@@ -83,6 +89,10 @@ def load_pipeline(model: ModelFolder, dtype: torch.dtype, device: torch.device, 
         reason = str(error).strip().splitlines()[0]
         raise Failure(f"{model.path} cannot be loaded: {reason}; check that the folder is whole") from error
     pipe.set_progress_bar_config(disable=True)
+    own = pipe.scheduler.config.get("flow_shift")
+    if flow_shift is not None and own is not None and own != flow_shift:
+        say(f"note: flow_shift {flow_shift:g}, as the plan says, instead of the model folder's {own:g}")
+        pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config, flow_shift=flow_shift)
     if offload:
         pipe.enable_model_cpu_offload(device=device)
     else:

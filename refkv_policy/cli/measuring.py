@@ -103,7 +103,7 @@ def open_bench(spec: BenchSpec, features: Sequence[FeatureModel] | None = None) 
         import torch
 
         torch.set_num_threads(spec.threads)
-    pipe = load_pipeline(spec.model, choose_dtype(spec.dtype, device), device, spec.offload)
+    pipe = load_pipeline(spec.model, choose_dtype(spec.dtype, device), device, spec.offload, spec.conditions.flow_shift)
     models = load_features(spec.features, spec.device) if features is None else features
     return Bench(pipe, spec.conditions, models, Store(spec.folder), spec.factor)
 

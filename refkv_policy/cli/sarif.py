@@ -20,6 +20,7 @@ from refkv_policy.cli.catalogue import all_rules, examples, family, summary, vis
 from refkv_policy.plan.catalogue import Rule
 from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.source import lines
+from refkv_policy.repository import git_root
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -39,7 +40,7 @@ def sarif(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], root: P
     for d in found:
         uri = artifact(d.file, top)
         line = _line(d.span, split.get(d.file, ()))
-        digest = hashlib.sha256(f"{d.code}\0{line.strip()}".encode()).hexdigest()[:32]
+        digest = hashlib.sha256(f"{d.code}\0{line.strip()}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
         seen[d.file, digest] += 1
         location: dict[str, Any] = {"artifactLocation": uri}
         if d.span is not None:
@@ -73,7 +74,7 @@ def sarif(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], root: P
 def repository_root(start: Path) -> Path:
     """The nearest folder upward that git keeps a repository in; `start` where there is none."""
     here = start.resolve()
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    return git_root(here) or here
 
 
 def artifact(file: str, root: Path) -> dict[str, str]:

@@ -8,8 +8,7 @@ from typing import Any
 from refkv_policy import methods
 from refkv_policy.cli.job import Job
 from refkv_policy.compiler import HookTable, Prediction, human_bytes
-from refkv_policy.compiler.lock import compact
-from refkv_policy.compiler.picture import render_map
+from refkv_policy.compiler.picture import compact, render_map
 from refkv_policy.plan import Plan
 
 

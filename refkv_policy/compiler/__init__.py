@@ -152,8 +152,9 @@ def examine_plan(
     tables: dict[tuple[str, int], HookTable] = {}
     if not any(d.code in (rules.UNKNOWN_PROFILE.code, rules.UNKNOWN_SAMPLER.code) for d in found):
         for profile in plan_profiles(plan):
+            applying = tuple(_applying(plan, profile))
             for steps in plan.run.steps:
-                table, built = build(plan, profile, steps, _applying(plan, profile))
+                table, built = build(plan, profile, steps, applying)
                 found.extend(built)
                 if table is not None:
                     tables[profile.name, steps] = table

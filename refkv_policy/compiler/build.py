@@ -7,10 +7,12 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from refkv_policy.compiler import rules
-from refkv_policy.compiler.chain import Chain, is_saved, keep_only_read, resolve_chain
+from refkv_policy.compiler.chain import Chain, keep_only_read, resolve_chain
+from refkv_policy.compiler.effects import check_effects
 from refkv_policy.compiler.place import Placed, Placing
+from refkv_policy.compiler.quantization import place_quantization, risks_of
 from refkv_policy.compiler.sigmas import sigma_grid
-from refkv_policy.compiler.table import BRANCHES, COMPUTE, COMPUTED, FORECAST, SERVED, HookTable, Layout, Row, TableRule
+from refkv_policy.compiler.table import BRANCHES, COMPUTE, COMPUTED, HookTable, Layout, Row, TableRule
 from refkv_policy.methods.method import Grid, Method
 from refkv_policy.plan import plan_digest
 from refkv_policy.plan.diagnostic import Diagnostic
@@ -36,9 +38,10 @@ def build(
     grid = Grid(steps, tuple(range(steps)), sigmas)
     step_row, grid, schedule = _schedule(placing, schedules, grid)
     placed = list(placing.place([e for e in entries if not e[1].schedules], grid))
+    quantized = place_quantization(placing, grid)
     hints, chains = _hints(profile, placed, grid)
     parts = _parts(placed, chains, grid)
-    _check_saving(placing, placed, hints, chains, parts, grid)
+    check_effects(placing, [*([schedule] if schedule else []), *placed], {**hints, **parts}, chains, grid)
     if any(d.severity == "error" for d in placing.diagnostics):
         return None, tuple(placing.diagnostics)
     used = ([schedule] if schedule else []) + placed
@@ -54,9 +57,10 @@ def build(
         sampler=plan.run.sampler.name,
         flow_shift=plan.run.sampler.flow_shift,
         guidance=plan.run.guidance,
-        rules=tuple(_table_rule(p) for p in used),
+        rules=tuple(_table_rule(plan, p) for p in used),
         rows=_rows(profile, grid, step_row, used, hints, chains, parts),
         attention_dtype=plan.quantization.attention.dtype,
+        quantized=quantized,
         acknowledgements=tuple(
             MappingProxyType(
                 {
@@ -81,9 +85,9 @@ def layout_of(profile: Profile) -> Layout:
     )
 
 
-def _table_rule(placed: Placed) -> TableRule:
+def _table_rule(plan: Plan, placed: Placed) -> TableRule:
     rule, method = placed.rule, placed.method
-    risks = method.risks(rule.params)
+    risks = risks_of(plan, rule, method)
     return TableRule(
         name=rule.name,
         method=method.name,
@@ -143,6 +147,12 @@ def _hints(profile: Profile, placed: Sequence[Placed], grid: Grid) -> tuple[Acti
     return hints, chains
 
 
+@lru_cache(maxsize=1024)
+def _run_at(row: str, evaluated: tuple[int, ...]) -> tuple[int, ...]:
+    """The steps at which a block runs."""
+    return tuple(s for s in evaluated if row[s] in COMPUTED)
+
+
 def _parts(placed: Sequence[Placed], chains: dict[str, Chain], grid: Grid) -> Actions:
     """Actions of the parts that a rule names: lowered against the steps at which their block runs."""
     parts: Actions = {}
@@ -156,7 +166,7 @@ def _parts(placed: Sequence[Placed], chains: dict[str, Chain], grid: Grid) -> Ac
                 reached = grid.evaluated
                 if site.stack == "vace":
                     row = chains[branch].vace[site.index or 0]
-                    reached = tuple(s for s in grid.evaluated if row[s] in COMPUTED)
+                    reached = _run_at(row, grid.evaluated)
                 if branch not in entry.branches or not reached:
                     parts[site][branch] = _default(grid, reached)
                     continue
@@ -168,67 +178,14 @@ def _parts(placed: Sequence[Placed], chains: dict[str, Chain], grid: Grid) -> Ac
     return parts
 
 
-def _check_saving(
-    placing: Placing, placed: Sequence[Placed], hints: Actions, chains: dict[str, Chain], parts: Actions, grid: Grid
-) -> None:
-    """Every rule acts, saves a block where it reuses hints, and forecasts where it says so."""
-    document, where = placing.plan.document, placing.where
-    report = placing.diagnostics.append
-    for entry in placed:
-        rule, rows = entry.rule, {**hints, **parts}
-        rows_of = [(site, branch, rows[site][branch]) for site in entry.sites for branch in entry.branches]
-        served = [row for row in rows_of if not SERVED.isdisjoint(row[2])]
-        refresh = document.span((*rule.path, "refresh") if rule.refresh else (*rule.path, "method"))
-        if not served:
-            if rule.refresh is not None and rule.refresh.interval == 1:
-                report(rules.INTERVAL_ONE.at(document.file, refresh, name=rule.name))
-            else:
-                report(rules.NEVER_REUSES.at(document.file, refresh, name=rule.name, **where))
-            continue
-        if entry.method.forecasts and not any(FORECAST in actions for *_, actions in served):
-            few = len([s for s in grid.evaluated if s in entry.fresh]) < 2
-            because = (
-                "fewer than two steps are fresh"
-                if few
-                else "no step between refreshes has two fresh values and a ratio within the cap"
-            )
-            report(rules.NO_FORECAST.at(document.file, refresh, name=rule.name, because=because, **where))
-        on_hints = [
-            (site.index or 0, branch, step)
-            for site, branch, actions in served
-            if site.stack == "hint"
-            for step, action in enumerate(actions)
-            if action in SERVED
-        ]
-        if not on_hints:
-            continue
-        at = document.span((*rule.path, "at"))
-        saved = [c for c in on_hints if is_saved(chains[c[1]].vace, c[0], c[2])]
-        if not saved:
-            hint, branch, step = on_hints[0]
-            deeper = _deeper(hints, hint, branch, step)
-            because = f"vace[{hint}] runs anyway at step {step} for hint[{deeper}], which is computed there"
-            report(
-                rules.SAVES_NOTHING.at(
-                    document.file, at, name=rule.name, site=f"hint[{hint}]", because=because, **where
-                )
-            )
-        elif len(saved) < len(on_hints):
-            hint, branch, step = next(c for c in on_hints if c not in set(saved))
-            deeper = _deeper(hints, hint, branch, step)
-            report(
-                rules.WASTED_REUSE.at(document.file, refresh, site=f"hint[{hint}]", step=step, deeper=deeper, **where)
-            )
-        if rule.params.get("chain") == "stale" and not any(
-            "R" in chains[b].vace[s.index or 0] for b in entry.branches for s in entry.sites
-        ):
-            span = document.span((*rule.path, "params", "chain"))
-            report(rules.STALE_UNUSED.at(document.file, span, name=rule.name, **where))
+_row = lru_cache(maxsize=4096)(Row)
+"""Plans have most of their rows in common, and a row is never changed."""
 
 
-def _deeper(hints: Actions, hint: int, branch: str, step: int) -> int:
-    """The shallowest hint below `hint` in the chain that is computed at a step."""
-    return min(s.index or 0 for s in hints if (s.index or 0) > hint and hints[s][branch][step] in COMPUTED)
+@lru_cache(maxsize=64)
+def _main_rows(count: int, actions: str) -> tuple[Row, ...]:
+    """The main blocks where no rule governs a whole one."""
+    return tuple(_row("main", index, None, actions, actions, None) for index in range(count))
 
 
 def _rows(
@@ -244,22 +201,21 @@ def _rows(
     governor = {site: index for index, entry in enumerate(used) for site in entry.sites}
 
     def row(site: Site, actions: dict[str, str], rule: int | None = None) -> Row:
-        return Row(site.stack, site.index, site.part, actions["cond"], actions["uncond"], governor.get(site, rule))
+        return _row(site.stack, site.index, site.part, actions["cond"], actions["uncond"], governor.get(site, rule))
 
     rows = [row(Site("step", None, None), dict.fromkeys(BRANCHES, step_row))]
     part_rows: dict[tuple[str, int | None], list[Site]] = {}
     for site in sorted(parts, key=lambda s: s.part or ""):
         part_rows.setdefault((site.stack, site.index), []).append(site)
-    for stack, count in (("main", profile.main_blocks), ("vace", len(profile.vace_at))):
-        for index in range(count):
-            if stack == "main":
-                actions = dict.fromkeys(BRANCHES, _default(grid))
-                keeper = None
-            else:
-                actions = {b: chains[b].vace[index] for b in BRANCHES}
-                keeps = any(set(a) & {"C", "R"} for a in actions.values())
-                keeper = governor.get(Site("hint", index, None)) if keeps else None
-            rows.append(row(Site(stack, index, None), actions, keeper))
-            rows += [row(s, parts[s]) for s in part_rows.get((stack, index), ())]
+    everywhere = _default(grid)
+    for plain in _main_rows(profile.main_blocks, everywhere):
+        rule = governor.get(Site("main", plain.index))
+        rows.append(plain if rule is None else _row("main", plain.index, None, everywhere, everywhere, rule))
+        rows += [row(s, parts[s]) for s in part_rows.get(("main", plain.index), ())]
+    for index in range(len(profile.vace_at)):
+        actions = {b: chains[b].vace[index] for b in BRANCHES}
+        keeps = any("C" in a or "R" in a for a in actions.values())
+        rows.append(row(Site("vace", index), actions, governor.get(Site("hint", index)) if keeps else None))
+        rows += [row(s, parts[s]) for s in part_rows.get(("vace", index), ())]
     rows += [row(site, hints[site]) for site in sorted(hints, key=lambda s: s.index or 0)]
     return tuple(rows)

@@ -54,6 +54,8 @@ def keep_only_read(actions: str, history: int) -> str:
     )
 
 
-def is_saved(vace: Sequence[str], hint: int, step: int) -> bool:
-    """Whether the block of a hint is spared at a step."""
-    return vace[hint][step] in (UNREACHED, REUSE)
+@lru_cache(maxsize=1024)
+def spent(hint: str, block: str) -> tuple[int, ...]:
+    """The steps at which a hint is served though its block runs, from the actions of both."""
+    pairs = enumerate(zip(hint, block, strict=True))
+    return tuple(step for step, (a, b) in pairs if a in SERVED and b not in (UNREACHED, REUSE))

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from refkv_policy.compiler import Prediction, compile_all, plan_profiles, predict
+from refkv_policy.compiler import Prediction, examine_plan, plan_profiles, predict, rules
 from refkv_policy.compiler.lock import DTYPE, compact
 from refkv_policy.compiler.table import BRANCHES, HookTable, Row, TableRule
+from refkv_policy.plan.diagnostic import PlanError, errors
 from refkv_policy.plan.model import Acknowledgement, Plan, Shape
 from refkv_policy.profiles.cost import Workload
 
@@ -76,10 +77,14 @@ class PlanDiff:
 
 
 def diff_plans(old: Plan | None, new: Plan | None) -> PlanDiff:
-    """Compare two plans, or a plan with nothing. Raises PlanError when one of them is unsound, ValueError without either."""
+    """Compare two plans, or a plan with nothing. Raises PlanError when one of them is unsound, ValueError without either.
+
+    Acknowledgements of the old one may have expired.
+    """
     if old is None and new is None:
         raise ValueError("there is no plan on either side")
-    before, after = _tables(old), _tables(new)
+    before = {} if old is None else sound_tables(old, past=True)
+    after = {} if new is None else sound_tables(new)
     shapes = tuple(dict.fromkeys((*(old.run.shapes if old else ()), *(new.run.shapes if new else ()))))
     scopes = tuple(
         _scope(scope, before.get(scope), after.get(scope), shapes, (old, new))
@@ -109,8 +114,15 @@ def diff_plans(old: Plan | None, new: Plan | None) -> PlanDiff:
     )
 
 
-def _tables(plan: Plan | None) -> dict[Scope, HookTable]:
-    return {} if plan is None else compile_all(plan)
+def sound_tables(plan: Plan, *, past: bool = False) -> dict[Scope, HookTable]:
+    """The tables of a plan. Raises PlanError when it is unsound.
+
+    past: that an acknowledgement has expired since is no fault, so that a plan that renews one can be compared.
+    """
+    tables, found = examine_plan(plan)
+    if any(d.code != rules.ACK_EXPIRED.code or not past for d in errors(found)):
+        raise PlanError(found)
+    return tables
 
 
 def _tiers(tables: Mapping[Scope, HookTable]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ from pathlib import Path
 
 from refkv_policy.compiler import compile_all, human_bytes, plan_profiles, predict, rules
 from refkv_policy.compiler.picture import actions_text, site_label
+from refkv_policy.compiler.picture import compact as compact
 from refkv_policy.compiler.predict import branches_of
 from refkv_policy.compiler.table import BRANCHES, HookTable
-from refkv_policy.plan.diagnostic import Diagnostic
+from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.model import Plan
 from refkv_policy.profiles import Profile
 from refkv_policy.profiles.cost import Workload
@@ -49,7 +51,22 @@ def _facts(table: HookTable) -> Iterator[str]:
     yield f"sampler {table.sampler} flow_shift={table.flow_shift:g}"
     yield "guidance " + " ".join(f"{g:g}" for g in table.guidance)
     yield "evaluated " + compact(table.evaluated)
+    if table.quantized is not None:
+        yield f"attention {attention_text(table)}"
     yield "sigmas " + " ".join(f"{s:.6f}" for s in table.sigmas)
+
+
+def attention_text(table: HookTable) -> str:
+    """`fp8 on npu, flash_attn (dense); native at steps 0-1 and main[0] vace[0]`, or `native`."""
+    found = table.quantized
+    if found is None:
+        return table.attention_dtype
+    native = [f"steps {compact(found.native_steps)}"] if found.native_steps else []
+    for stack in dict.fromkeys(site.partition("[")[0] for site in found.native_sites):
+        indexes = tuple(int(s.partition("[")[2][:-1]) for s in found.native_sites if s.startswith(f"{stack}["))
+        native.append(f"{stack}[{compact(indexes)}]")
+    kept = f"; native at {', '.join(native)}" if native else ""
+    return f"{table.attention_dtype} on {found.platform}, {found.backend} ({found.path}){kept}"
 
 
 def _rules(table: HookTable) -> Iterator[str]:
@@ -89,17 +106,6 @@ def _predictions(plan: Plan, table: HookTable, profile: Profile) -> Iterator[str
         )
 
 
-def compact(numbers: tuple[int, ...]) -> str:
-    """`0-3,8,10-12` of ascending integers; `none` of nothing."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs) or "none"
-
-
 def check_lock(plan: Plan, path: Path) -> Diagnostic | None:
     """The fault of a lock file that is missing or not what the plan compiles to. Raises PlanError as `lock_text` does."""
     fields = {"lock": path.name, "plan": Path(plan.document.file).name}
@@ -116,7 +122,18 @@ def check_lock(plan: Plan, path: Path) -> Diagnostic | None:
     first = next(
         (line for line in changes if line[:1] in "+-" and line[:3] not in ("+++", "---")), "line endings differ"
     )
-    return rules.LOCK_STALE.at(str(path), None, difference=f"first difference: {first[:120]}", **fields)
+    span = _first_difference(found.splitlines(), expected.splitlines())
+    return rules.LOCK_STALE.at(str(path), span, difference=f"first difference: {first[:120]}", **fields)
+
+
+def _first_difference(found: list[str], expected: list[str]) -> Span | None:
+    """The first line of a lock that is not what it should be; the end of one that is too short; None where none is."""
+    pairs = enumerate(itertools.zip_longest(found, expected), 1)
+    number = next((number for number, (a, b) in pairs if a != b), None)
+    if number is None:
+        return None
+    length = len(found[number - 1]) if number <= len(found) else 0
+    return Span(number, 1, number, max(length, 1) + 1)
 
 
 def write_lock(plan: Plan, path: Path) -> bool:

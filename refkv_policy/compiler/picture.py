@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from refkv_policy.compiler.table import HookTable, Row
+from refkv_policy.plan.selectors import Site
 
 LEGEND = "C compute and keep  . compute  R reuse  F forecast  - not reached"
 RUN_LENGTH_ABOVE = 100
@@ -20,6 +21,29 @@ def site_label(row: Row, table: HookTable, width: int = 2) -> str:
     if row.part is not None:
         return f"{label}.{row.part}"
     return f"{label} +main[{table.layout.vace_at[row.index]:0{width}d}]" if row.stack == "hint" else label
+
+
+def compact(numbers: tuple[int, ...]) -> str:
+    """`0-3,8,10-12` of ascending integers; `none` of nothing."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs) or "none"
+
+
+def sites_text(sites: Iterable[Site]) -> str:
+    """`main[0-29].text_kv, vace[8-14].text_kv`: the sites of each stack and part together."""
+    kinds: dict[tuple[str, str | None], list[int]] = {}
+    for site in sites:
+        kinds.setdefault((site.stack, site.part), []).append(-1 if site.index is None else site.index)
+    names = []
+    for (stack, part), indexes in kinds.items():
+        name = stack if indexes == [-1] else f"{stack}[{compact(tuple(sorted(indexes)))}]"
+        names.append(name if part is None else f"{name}.{part}")
+    return ", ".join(names)
 
 
 def actions_text(actions: str) -> str:
@@ -45,7 +69,7 @@ def folded(table: HookTable) -> list[tuple[str, str, str]]:
 
     `text_kv` rows of a stack are folded apart from the blocks that stand between them.
     """
-    ordered = sorted(table.rows, key=lambda r: (_STACKS.index(r.stack), r.part or "", r.index or 0))
+    ordered = sorted(table.rows, key=lambda r: (STACKS.index(r.stack), r.part or "", r.index or 0))
     lines = []
     for (stack, part, cond, uncond, _), rows in groupby(
         ordered, key=lambda r: (r.stack, r.part, r.cond, r.uncond, r.rule)
@@ -57,7 +81,7 @@ def folded(table: HookTable) -> list[tuple[str, str, str]]:
     return lines
 
 
-_STACKS = ("step", "main", "vace", "hint")
+STACKS = ("step", "main", "vace", "hint")
 
 
 def render_map(table: HookTable, branches: Iterable[str] = ("cond", "uncond")) -> str:

@@ -42,11 +42,16 @@ class Placing:
     steps: int
     diagnostics: list[Diagnostic] = field(default_factory=list)
     claimed: dict[Site, CacheRule] = field(default_factory=dict)
+    selectors: dict[Site, Path] = field(default_factory=dict)
 
     @property
     def where(self) -> dict[str, object]:
         """The fields that every message about this pass takes."""
         return {"model": self.profile.name, "steps": self.steps}
+
+    def selector_of(self, rule: CacheRule, site: Site) -> Path:
+        """Where the plan names a site of a rule."""
+        return self.selectors.get(site, (*rule.path, "at"))
 
     def place(self, entries: Iterable[tuple[CacheRule, Method]], grid: Grid) -> Iterator[Placed]:
         """Each rule that fits; the faults of the others go to `diagnostics`."""
@@ -58,7 +63,7 @@ class Placing:
             try:
                 lowered = method.lower(fresh, grid, rule.params)
             except MethodError as error:
-                self._report(rules.REFRESH_UNFIT, (*rule.path, error.field), message=error.message, mend=error.mend)
+                self.report(rules.REFRESH_UNFIT, (*rule.path, error.field), message=error.message, mend=error.mend)
                 continue
             yield Placed(rule, method, sites, fresh, lowered)
 
@@ -71,7 +76,7 @@ class Placing:
             try:
                 resolved = parse_sites(text).resolve(self.profile.counts, self.profile.sets)
             except SelectorError as error:
-                self._report(rules.UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
+                self.report(rules.UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
                 sound = False
                 continue
             for site in resolved:
@@ -79,14 +84,15 @@ class Placing:
         for site, path in found.items():
             if (site.stack, site.part) not in method.sites:
                 allowed = ", ".join(sorted(_kind(*kind) for kind in method.sites))
-                self._report(rules.WRONG_SITE, path, method=method.name, site=site, allowed=allowed)
+                self.report(rules.WRONG_SITE, path, method=method.name, site=site, allowed=allowed)
                 return None
             if site in self.claimed:
-                self._report(rules.SITE_TWICE, path, site=site, other=self.claimed[site].name)
+                self.report(rules.SITE_TWICE, path, site=site, other=self.claimed[site].name)
                 return None
         if not sound:
             return None
         self.claimed.update(dict.fromkeys(found, rule))
+        self.selectors.update(found)
         return tuple(sorted(found, key=lambda s: (s.stack, s.index or 0, s.part or "")))
 
     def _fresh(self, rule: CacheRule, method: Method, grid: Grid) -> frozenset[int] | None:
@@ -98,7 +104,7 @@ class Placing:
             )
         except SelectorError as error:
             path = (*rule.path, "window")
-            self._report(rules.STEPS_UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
+            self.report(rules.STEPS_UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
             return None
         refresh = (*rule.path, "refresh")
         try:
@@ -106,16 +112,17 @@ class Placing:
                 rule.refresh, window, grid.evaluated, grid.sigmas, self.steps, from_first=not method.schedules
             )
         except SelectorError as error:
-            self._report(
+            self.report(
                 rules.STEPS_UNRESOLVED, (*refresh, "steps"), inside=error, message=error.message, mend=error.mend
             )
         except ValueError as error:
             key = "steps" if rule.refresh.steps is not None else "count"
             mend = "list steps that are run, the first among them" if key == "steps" else "lower the count"
-            self._report(rules.REFRESH_UNFIT, (*refresh, key), message=str(error), mend=mend)
+            self.report(rules.REFRESH_UNFIT, (*refresh, key), message=str(error), mend=mend)
         return None
 
-    def _report(self, kind: Rule, path: Path, inside: SelectorError | None = None, **fields: object) -> None:
+    def report(self, kind: Rule, path: Path, inside: SelectorError | None = None, **fields: object) -> None:
+        """A fault of this pass at a place of the plan, or at the offsets of a selector's error inside it."""
         document = self.plan.document
         span = document.span(path) if inside is None else text_span(document, path, inside.start, inside.end)
         self.diagnostics.append(kind.at(document.file, span, **{**self.where, **fields}))

@@ -108,7 +108,7 @@ WASTED_REUSE = rule(
 NEVER_REUSES = rule(
     "RKV304",
     "rule-never-acts",
-    "rule {name!r} never reuses anything (model {model}, {steps} steps)",
+    "rule {name!r} never {never} (model {model}, {steps} steps)",
     "widen its `window` or its refresh, or remove the rule",
     "A rule that cannot fire is a cache that is believed in and does not exist.",
 )
@@ -179,21 +179,91 @@ STALE_UNUSED = rule(
     "A risk that is stated and not taken misleads whoever acknowledges it.",
 )
 
+FEW_STEP_MODEL = rule(
+    "RKV315",
+    "skipping-on-a-few-step-model",
+    "rule {name!r} skips steps, and {model} is a few-step model: sigma falls by up to {drop:.2f} from one of its {steps} steps "
+    "to the next",
+    "remove the rule, and run the model at a step count of its own choice",
+    "A few-step (distilled) model has no step that is like the one before: each does what many steps of another model do.",
+)
+FEW_STEPS = rule(
+    "RKV316",
+    "caching-among-few-steps",
+    "rule {name!r} {does}, of which a run has only {steps}: sigma falls by up to {drop:.2f} from one to the next (model {model})",
+    "remove the rule where the model is a few-step one; a run this short has little left to save",
+    "Between the steps of a few-step (distilled) model a value drifts as far as over many steps of another, and only a few "
+    "of them can be spared.",
+    severity="warning",
+)
+HIDDEN_RULE = rule(
+    "RKV317",
+    "rule-hidden-by-outer-reuse",
+    "rule {name!r} never acts at {sites}: {because} (model {model}, {steps} steps)",
+    "remove the rule, or refresh {outer} at a second step",
+    "An outer site that is reused means that its inner ones are not reached: a cache there is believed in and does not exist.",
+)
+HIDDEN_SITES = rule(
+    "RKV318",
+    "sites-hidden-by-outer-reuse",
+    "rule {name!r} never acts at {sites}: {because} (model {model}, {steps} steps)",
+    "take {sites} out of the selector",
+    "An outer site that is reused means that its inner ones are not reached: what the selector names there does nothing.",
+    severity="warning",
+)
+
 # --- 400: quantization
 
 NO_BACKEND = rule(
     "RKV401",
     "attention-dtype-without-backend",
-    "no attention backend here computes in {dtype}",
-    "use `dtype: native`; quantized attention is refused, never silently left native",
+    "no attention backend {where} computes in {dtype}",
+    "use `dtype: native`, or say that the plan is served where one does ({served}); quantized attention is refused, never "
+    "silently left native",
     "A quantization that does not happen is a measurement of something else.",
 )
 LOSSLESS_QUANTIZED = rule(
     "RKV402",
     "lossless-under-quantization",
     "rule {name!r} claims P0, which quantized attention breaks",
-    "write `lossless: downgrade` and acknowledge it, or use native attention",
+    "write `lossless: downgrade` and acknowledge {risk}, or use native attention",
     "Bit-exactness is asserted in native precision only.",
+)
+UNKNOWN_BACKEND = rule(
+    "RKV403",
+    "unknown-attention-backend",
+    "no attention backend {backend!r} is known to compute in a dtype narrower than the model's",
+    "{guess}the backends are {known}",
+    "A backend that ignored the dtype would run another computation than the one reviewed.",
+)
+BACKEND_DTYPE = rule(
+    "RKV404",
+    "backend-without-dtype",
+    "the {path} backend {backend} does not compute in {dtype}: it has {has}",
+    "choose one of its dtypes, or {others}",
+    "An operator is not retried with another precision: the request fails when it is served.",
+)
+QUANTIZATION_IDLE = rule(
+    "RKV405",
+    "quantization-key-without-effect",
+    "`{key}` has no effect: {because}",
+    "remove it, or write what it is meant for",
+    "A key that changes nothing is believed in by whoever reads it.",
+)
+NOT_QUANTIZED_ANYWAY = rule(
+    "RKV406",
+    "skipped-layer-is-native-anyway",
+    "{site} is native anyway: only the self-attention of `main` and `vace` blocks is quantized (model {model})",
+    'name blocks, such as "main[0-2]" or "vace[0].self"',
+    "Cross-attention keeps its native dtype on every backend, and hints and feed-forwards are not attention; naming them "
+    "suggests that the others were quantized.",
+)
+NEVER_QUANTIZED = rule(
+    "RKV407",
+    "quantization-never-happens",
+    "`{key}` keeps everything native, so nothing is computed in {dtype} (model {model}, {steps} steps)",
+    "skip less, or write `dtype: native`",
+    "A quantization that cannot happen is believed in and does not exist.",
 )
 
 # --- 500: acknowledgements

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from refkv_policy.plan.model import Refresh, Sampler
 from refkv_policy.plan.selectors import parse_steps
@@ -16,6 +17,7 @@ TOLERANCE = 1e-5
 """Largest difference of a sigma between a table and a scheduler, whose own grid is float32."""
 
 
+@lru_cache(maxsize=256)
 def sigma_grid(sampler: Sampler, steps: int) -> tuple[float, ...]:
     """The sigma of each of `steps` denoising steps, rounded to 9 decimals.
 

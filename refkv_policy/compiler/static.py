@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from refkv_policy import methods
 from refkv_policy.compiler import rules
+from refkv_policy.compiler.quantization import check_quantization, risks_of
 from refkv_policy.compiler.sigmas import SAMPLERS
 from refkv_policy.methods.method import Method
 from refkv_policy.plan.diagnostic import Diagnostic
@@ -95,7 +96,7 @@ def _check_params(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diagn
 
 
 def check_run(plan: Plan) -> Iterator[Diagnostic]:
-    """The sampler is one whose grid is known, and attention runs in a dtype that some backend has."""
+    """The sampler is one whose grid is known, and attention runs in a dtype that some backend computes in."""
     document = plan.document
     sampler = plan.run.sampler.name
     if sampler not in SAMPLERS:
@@ -106,12 +107,7 @@ def check_run(plan: Plan) -> Iterator[Diagnostic]:
             guess=did_you_mean(sampler, SAMPLERS),
             known=listed(SAMPLERS),
         )
-    dtype = plan.quantization.attention.dtype
-    if dtype != "native":
-        yield rules.NO_BACKEND.at(document.file, document.span(("quantization", "attention", "dtype")), dtype=dtype)
-        for rule in plan.caches:
-            if rule.tier == "P0" and plan.quantization.lossless == "refuse":
-                yield rules.LOSSLESS_QUANTIZED.at(document.file, document.span((*rule.path, "tier")), name=rule.name)
+    yield from check_quantization(plan)
 
 
 def check_acknowledgements(
@@ -121,7 +117,7 @@ def check_acknowledgements(
     document, file = plan.document, plan.document.file
     carried: dict[str, CacheRule] = {}
     for rule, method in sound:
-        for risk in method.risks(rule.params):
+        for risk in risks_of(plan, rule, method):
             carried.setdefault(risk, rule)
     named = {a.risk for a in plan.acknowledgements}
     for risk, rule in carried.items():

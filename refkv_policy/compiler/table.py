@@ -55,6 +55,20 @@ class TableRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Quantized:
+    """Self-attention in the table's `attention_dtype`, except at the steps and blocks that stay native.
+
+    platform, backend and path (`dense` or `block-sparse`): what computes it. native_sites: block names, such as `main[0]`.
+    """
+
+    platform: str
+    backend: str
+    path: str
+    native_steps: tuple[int, ...] = ()
+    native_sites: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One site's actions. `cond` and `uncond` are strings of one action a nominal step; left-out steps hold `-`.
 
@@ -110,6 +124,7 @@ class HookTable:
 
     steps: the nominal step count. evaluated: the nominal steps the sampler really runs, ascending (all of them unless
     a `step_schedule` leaves some out). sigmas: the sigma of each nominal step, of the sampler's own grid.
+    attention_dtype: `native`, or the dtype that `quantized` tells the rest of.
     rows: in a fixed order: `step`, then main blocks, VACE blocks, hints, each followed by its parts that a rule names.
     """
 
@@ -127,6 +142,7 @@ class HookTable:
     rows: tuple[Row, ...]
     attention_dtype: str = "native"
     acknowledgements: tuple[Mapping[str, Any], ...] = ()
+    quantized: Quantized | None = None
 
     @cached_property
     def by_site(self) -> Mapping[str, Row]:
@@ -145,6 +161,11 @@ class HookTable:
         value["rules"] = [{**asdict_rule(r)} for r in self.rules]
         value["rows"] = [asdict(r) for r in self.rows]
         value["acknowledgements"] = [dict(a) for a in self.acknowledgements]
+        # Left out where there is nothing to say, so that tables of native attention keep the digests they have.
+        if self.quantized is None:
+            del value["quantized"]
+        else:
+            value["quantized"] = asdict(self.quantized)
         value["format"] = FORMAT
         return json.loads(json.dumps(value))
 
@@ -157,6 +178,14 @@ class HookTable:
             layout = dict(value["layout"])
             layout["vace_at"], layout["patch"] = tuple(layout["vace_at"]), tuple(layout["patch"])
             rules = tuple(TableRule(**{**r, "params": MappingProxyType(dict(r["params"]))}) for r in value["rules"])
+            quantized = None
+            if value.get("quantized") is not None:
+                facts = dict(value["quantized"])
+                facts["native_steps"], facts["native_sites"] = (
+                    tuple(facts["native_steps"]),
+                    tuple(facts["native_sites"]),
+                )
+                quantized = Quantized(**facts)
             rest = {k: value[k] for k in ("plan", "plan_digest", "profile", "steps", "sampler", "flow_shift")}
             return cls(
                 **rest,
@@ -168,6 +197,7 @@ class HookTable:
                 rows=tuple(Row(**r) for r in value["rows"]),
                 attention_dtype=value["attention_dtype"],
                 acknowledgements=tuple(MappingProxyType(dict(a)) for a in value["acknowledgements"]),
+                quantized=quantized,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a hook table: {error!r}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from refkv_policy.evidence.check import Findings, check_evidence, examine, locate, repository_root, status_lines
+from refkv_policy.evidence.check import Findings, check_evidence, examine, locate, status_lines
 from refkv_policy.evidence.document import canonical, digest_of, from_value, sigmas_digest, to_value
 from refkv_policy.evidence.gate import GATE, GATE_ITEMS, Item, Requirement, judge, make_item, overall
 from refkv_policy.evidence.model import (
@@ -30,6 +30,7 @@ from refkv_policy.evidence.model import (
 from refkv_policy.evidence.read import evidence_schema, parse_evidence, read_evidence
 from refkv_policy.evidence.status import Status, of_weights, plan_scopes, profile_digests, status
 from refkv_policy.evidence.write import evidence_text, make_scope, with_scope, write_evidence
+from refkv_policy.repository import repository_root
 
 __all__ = [
     "GATE",

@@ -26,7 +26,7 @@ from refkv_policy.plan.catalogue import Rule
 from refkv_policy.plan.diagnostic import Diagnostic, PlanError, Severity
 from refkv_policy.plan.model import Acknowledgement, Plan
 from refkv_policy.plan.wording import quoted
-from refkv_policy.resources import resource
+from refkv_policy.repository import repository_root, shown
 
 SHOWN = 3
 """Scopes and items a message names before it counts the rest."""
@@ -79,30 +79,12 @@ def examine(plan: Plan, tables: Tables | None = None, today: datetime.date | Non
         elif not os.path.lexists(path):
             found.append(teller.tell(rules.MISSING, problem="is not there"))
         else:
-            evidence, faults = read_evidence(_shown(path))
+            evidence, faults = read_evidence(shown(path))
             found.extend(faults)
             if evidence is not None:
                 documents.append(evidence)
                 found.extend(teller.of_document(evidence, tables))
     return Findings(status(plan, tables, documents), tuple(found))
-
-
-def repository_root(plan_file: str) -> Path:
-    """The folder that a plan's evidence paths start from.
-
-    For a plan in the folder of shipped plans, the one above that; else the nearest folder upward that holds `.git`;
-    where there is none, the one above a folder named `plans`, or else the plan's own.
-    """
-    folder = Path(os.path.abspath(plan_file)).parent
-    try:
-        if os.path.samefile(folder, resource("plans")):
-            return folder.parent
-    except OSError:
-        pass  # no shipped plans here, or a plan that is not in a file
-    for place in (folder, *folder.parents):
-        if os.path.exists(place / ".git"):
-            return place
-    return folder.parent if folder.name == "plans" else folder
 
 
 def locate(root: Path, path: str) -> tuple[Path | None, str]:
@@ -178,15 +160,6 @@ def _items(evidence: Evidence, scopes: Iterable[Scope], verdict: str) -> str:
 def _scopes(scopes: Sequence[Scope], shown: int = SHOWN) -> str:
     more = f" and {len(scopes) - shown} more" if len(scopes) > shown else ""
     return ", ".join(map(str, scopes[:shown])) + more
-
-
-def _shown(path: Path) -> str:
-    """The path as a person would write it from here."""
-    try:
-        relative = os.path.relpath(path)
-    except ValueError:  # another drive
-        return str(path)
-    return str(path) if relative.startswith("..") else relative
 
 
 def _stem(plan: Plan) -> str:

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 
 from refkv_policy.compiler import check_plan
 from refkv_policy.exchange.indices import indices_text
-from refkv_policy.exchange.settings import ExchangeError, Settings, refusals
+from refkv_policy.exchange.settings import PLATFORM, ExchangeError, Settings, refusals
 from refkv_policy.plan import Diagnostic, PlanError, Shape, errors, parse_plan
 from refkv_policy.plan.schema import flow
 from refkv_policy.profiles import Profile
-
-ELSEWHERE = frozenset({"RKV401"})
-"""Codes that are no fault of an exchanged plan: an attention dtype that no backend has here, but the server's may."""
 
 RISK = "lossy-hint-cache"
 SHAPE = Shape(832, 480, 81)
@@ -49,12 +46,12 @@ def plan_text(settings: Settings, point: OperatingPoint) -> str:
 
 
 def check_text(text: str, file: str, today: datetime.date | None = None) -> tuple[Diagnostic, ...]:
-    """What is to be said of an imported plan without being an error here. Raises PlanError when it is not sound."""
+    """What is to be said of an imported plan without being an error. Raises PlanError when it is not sound."""
     plan, faults = parse_plan(text, file)
     if plan is None:
         raise PlanError(faults)
     found = (*faults, *check_plan(plan, today))
-    if any(d.code not in ELSEWHERE for d in errors(found)):
+    if errors(found):
         raise PlanError(found)
     return found
 
@@ -126,7 +123,7 @@ def _quantization(settings: Settings, profile: Profile) -> Iterator[str]:
     attention = settings.attention
     if attention.dtype is None:
         return
-    yield f"quantization:\n  attention:\n    dtype: {attention.dtype}\n"
+    yield f"quantization:\n  attention:\n    dtype: {attention.dtype}\n    platform: {PLATFORM}\n"
     if attention.backend is not None:
         yield f"    backend: {attention.backend.lower()}\n"
     if attention.skip_steps:

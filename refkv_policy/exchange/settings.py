@@ -7,14 +7,17 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Literal
 
+from refkv_policy.compiler.attention import BACKENDS as KNOWN
+from refkv_policy.compiler.attention import DTYPES as QUANTIZED
 from refkv_policy.plan.diagnostic import RefkvError
 from refkv_policy.plan.wording import listed
 
-QUANTIZED = ("fp8", "mxfp8", "mxfp4")
 BACKENDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"FLASH_ATTN": ("fp8", "mxfp8", "mxfp4"), "RAINFUSION_ATTN": ("fp8", "mxfp4")}
+    {backend.title: backend.dtypes for backend in KNOWN.values()}
 )
 """The attention backends of vLLM-Omni that compute in a narrower dtype, and in which; each on Ascend NPU only."""
+PLATFORM = "npu"
+"""Where it has them."""
 
 Source = Literal["flags", "fields"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from refkv_policy.exchange.indices import indices_text
-from refkv_policy.exchange.settings import BACKENDS, AttentionSettings, ExchangeError
+from refkv_policy.exchange.settings import BACKENDS, PLATFORM, AttentionSettings, ExchangeError
 from refkv_policy.plan import Plan, SelectorError, Site, parse_sites, parse_steps
 from refkv_policy.plan.wording import listed
 from refkv_policy.profiles import Profile
@@ -107,6 +107,10 @@ def export_plan(plan: Plan, profile: Profile | None = None) -> Export:
         if reasons:
             raise ExchangeError(reasons)
         return Export(plan.name, None, AttentionSettings(), tuple(_left_out(plan)), ())
+    if attention.platform not in (None, PLATFORM):
+        reasons.append(
+            f"the plan is for {attention.platform}, and its narrower attention dtypes exist on {PLATFORM} only"
+        )
     backend = _backend(attention.backend, attention.dtype, reasons)
     steps = _steps(plan, reasons)
     layers: tuple[int, ...] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from refkv_policy.guardrails.check import check_guardrails
+from refkv_policy.guardrails.check import breaches, check_guardrails
+from refkv_policy.guardrails.held import Breach
 from refkv_policy.guardrails.model import SENSES, Guardrails, thresholds
 from refkv_policy.guardrails.read import (
     FILES,
@@ -15,7 +16,9 @@ from refkv_policy.guardrails.read import (
 __all__ = [
     "FILES",
     "SENSES",
+    "Breach",
     "Guardrails",
+    "breaches",
     "check_guardrails",
     "find_guardrails",
     "guardrails_schema",

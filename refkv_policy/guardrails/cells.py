@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from refkv_policy import methods
 from refkv_policy.compiler import BRANCHES, HookTable, Row, human_bytes, predict
@@ -17,6 +18,8 @@ from refkv_policy.plan.source import text_span
 from refkv_policy.plan.wording import quoted
 from refkv_policy.profiles import Profile, cost
 from refkv_policy.profiles.cost import ITEMSIZE, Workload
+
+Steps = tuple[int, ...]
 
 _DONE = {"R": "reused", "F": "forecast", "?": "decided online", "-": "left out"}
 
@@ -38,42 +41,44 @@ def check_table(case: Case, table: HookTable) -> None:
             _check_bytes(case, table, limit)
 
 
-def _governed(case: Case, table: HookTable, tiers: tuple[str, ...]) -> Iterator[tuple[CacheRule, Row, str, list[int]]]:
+def _governed(case: Case, table: HookTable, tiers: tuple[str, ...]) -> Iterator[tuple[CacheRule, Row, str, Steps]]:
     """Each row at which a rule of these tiers acts, with branch and the steps to judge: those that are evaluated.
 
     Of a schedule, which is what leaves steps out, every step is judged.
     """
+    every, evaluated = tuple(range(table.steps)), table.evaluated
     for row in table.rows:
         if row.rule is None or (rule := case.rules.get(table.rules[row.rule].name)) is None:
             continue
         if rule.tier in tiers and (row.stack, row.part) in methods.get(rule.method).sites:
-            steps = list(range(table.steps)) if row.stack == "step" else list(table.evaluated)
             for branch in BRANCHES:
-                yield rule, row, branch, steps
+                yield rule, row, branch, every if row.stack == "step" else evaluated
 
 
 def _check_refresh(case: Case, table: HookTable, bound: RefreshBound) -> None:
     where = {"model": table.profile, "steps": table.steps}
     for rule, row, branch, steps in _governed(case, table, bound.tiers):
-        computed = [row.actions(branch)[step] in COMPUTED for step in steps]
-        longest = _longest_run(computed)
+        count, longest = _computed(row.actions(branch), steps)
         fields = {"name": rule.name, "site": row.site, **where}
         if bound.largest_interval is not None and longest + 1 > bound.largest_interval:
             counts = {"served": longest, "interval": longest + 1, "largest": bound.largest_interval}
             rail = (*bound.path, "largest_interval")
             case.tell(rules.INTERVAL, case.refresh_path(rule), rail, **fields, **counts)
-        if bound.smallest_count is not None and sum(computed) < bound.smallest_count:
-            counts = {"count": sum(computed), "smallest": bound.smallest_count}
+        if bound.smallest_count is not None and count < bound.smallest_count:
+            counts = {"count": count, "smallest": bound.smallest_count}
             case.tell(rules.TOO_FEW, case.refresh_path(rule), (*bound.path, "smallest_count"), **fields, **counts)
 
 
-def _longest_run(computed: list[bool]) -> int:
-    """How many steps at most follow each other without a computed one."""
-    longest = run = 0
-    for fresh in computed:
+@lru_cache(maxsize=1024)
+def _computed(actions: str, steps: Steps) -> tuple[int, int]:
+    """At how many of the steps a site is computed, and how many of them at most follow each other without."""
+    count = longest = run = 0
+    for step in steps:
+        fresh = actions[step] in COMPUTED
+        count += fresh
         run = 0 if fresh else run + 1
         longest = max(longest, run)
-    return longest
+    return count, longest
 
 
 def _check_steps(case: Case, table: HookTable, entry: AlwaysComputed) -> None:
@@ -83,11 +88,11 @@ def _check_steps(case: Case, table: HookTable, entry: AlwaysComputed) -> None:
     except SelectorError as error:
         span = text_span(rails, (*entry.path, "steps"), error.start, error.end)
         fields: dict[str, object] = {"message": error.message, "mend": error.mend, "steps": table.steps}
-        case.tell_of_rails(rules.STEPS_UNRESOLVED.at(rails.file, span, **fields))
+        case.tell_of_rails(rules.STEPS_UNRESOLVED.at(rails.file, span, **fields), (*entry.path, "steps"))
         return
     for rule, row, branch, steps in _governed(case, table, entry.tiers):
-        for step in steps:
-            if step in wanted and row.actions(branch)[step] not in COMPUTED:
+        for step in sorted(wanted.intersection(steps)):
+            if row.actions(branch)[step] not in COMPUTED:
                 window = (*rule.path, "window")
                 path = window if window in case.plan.document.values else case.refresh_path(rule)
                 fields = {"name": rule.name, "site": row.site, "step": step, "window": entry.steps}
@@ -104,7 +109,7 @@ def _check_sites(case: Case, table: HookTable, entry: NeverCached) -> None:
         try:
             guarded = parse_sites(text).resolve(profile.counts, profile.sets)
         except SelectorError as error:
-            case.tell_of_rails(unresolved(case.guardrails.document, rail, error, profile.name))
+            case.tell_of_rails(unresolved(case.guardrails.document, rail, error, profile.name), rail)
             continue
         for site in guarded:
             _check_site(case, table, profile, entry, site, rail)
@@ -164,7 +169,7 @@ def _check_bytes(case: Case, table: HookTable, limit: ByteLimit) -> None:
         except ValueError as error:
             if limit.shapes:
                 rails, fields = case.guardrails.document, {"message": str(error), "model": profile.name}
-                case.tell_of_rails(rules.SHAPE_UNFIT.at(rails.file, rails.span(rail), **fields))
+                case.tell_of_rails(rules.SHAPE_UNFIT.at(rails.file, rails.span(rail), **fields), rail)
             continue
         work = Workload(tokens, profile.text_tokens)
         if _at_most(table, profile, work, limit.dtype) <= limit.largest:

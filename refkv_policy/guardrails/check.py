@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 
 from refkv_policy.guardrails import rules
 from refkv_policy.guardrails.cells import check_table
-from refkv_policy.guardrails.held import Case, Tables
+from refkv_policy.guardrails.held import Breach, Case, Tables
 from refkv_policy.guardrails.measured import Statuses, Verdicts, check_measured
 from refkv_policy.guardrails.model import Guardrails, Party
 from refkv_policy.plan.diagnostic import Diagnostic
@@ -40,6 +40,20 @@ def check_guardrails(
     `thresholds`; an item that is left out is not judged. profiles: those of the tables by name, unless the plan lists
     them or they are shipped.
     """
+    found = breaches(plan, tables, guardrails, evidence_status, verdicts=verdicts, profiles=profiles)
+    return in_order(breach.diagnostic for breach in found)
+
+
+def breaches(
+    plan: Plan,
+    tables: Tables,
+    guardrails: Guardrails,
+    evidence_status: Statuses | None = None,
+    *,
+    verdicts: Verdicts | None = None,
+    profiles: Mapping[str, Profile] | None = None,
+) -> tuple[Breach, ...]:
+    """`check_guardrails`, each diagnostic with what of the plan breaks which guardrail, to compare two plans by."""
     case = Case(plan, tables, guardrails, profiles or {})
     _allowed(case)
     _acknowledged(case)
@@ -48,7 +62,7 @@ def check_guardrails(
         check_table(case, table)
     if evidence_status is not None:
         check_measured(case, evidence_status, verdicts or {})
-    return in_order(case.found)
+    return case.found
 
 
 def _allowed(case: Case) -> None:

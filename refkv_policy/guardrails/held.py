@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 from refkv_policy.compiler import HookTable, plan_profiles
@@ -16,16 +17,28 @@ Tables = Mapping[tuple[str, int], HookTable]
 """What `compile_all` gives: tables by profile name and step count."""
 
 
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """One thing in which a plan breaks its guardrails.
+
+    path: what of the plan breaks it; None for a guardrail that cannot be held against the plan. rail: the guardrail.
+    """
+
+    diagnostic: Diagnostic
+    path: Path | None
+    rail: Path
+
+
 class Case:
     """One plan under guardrails. given: profiles by name, before the plan's own and the shipped ones."""
 
     def __init__(self, plan: Plan, tables: Tables, guardrails: Guardrails, given: Mapping[str, Profile]) -> None:
         self.plan, self.tables, self.guardrails, self.given = plan, tables, guardrails, given
-        self._found: dict[tuple[object, ...], Diagnostic] = {}
+        self._found: dict[tuple[object, ...], Breach] = {}
 
     @property
-    def found(self) -> tuple[Diagnostic, ...]:
-        """Every fault told so far."""
+    def found(self) -> tuple[Breach, ...]:
+        """Everything told so far."""
         return tuple(self._found.values())
 
     @cached_property
@@ -50,11 +63,11 @@ class Case:
             document = self.plan.document
             span = document.span(path, key=len(path) == 1)
             found = rule.at(document.file, span, rails=self.guardrails.place(rail), **fields)
-            self._found[rule.code, path, rail] = found
+            self._found[rule.code, path, rail] = Breach(found, path, rail)
 
-    def tell_of_rails(self, found: Diagnostic) -> None:
+    def tell_of_rails(self, found: Diagnostic, rail: Path) -> None:
         """Note a fault of the guardrails themselves, which only this plan's model or step count shows."""
-        self._found.setdefault((found.code, found.file, found.span), found)
+        self._found.setdefault((found.code, found.file, found.span), Breach(found, None, rail))
 
     def refresh_path(self, rule: CacheRule) -> Path:
         """Where a rule says how often it refreshes; its method where it does not."""

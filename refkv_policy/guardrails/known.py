@@ -7,6 +7,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from refkv_policy import methods
+from refkv_policy.compiler.attention import RISKS
 from refkv_policy.guardrails import rules
 from refkv_policy.methods import Method
 from refkv_policy.plan import rules as language
@@ -164,8 +165,8 @@ def unresolved(document: Document, path: Path, error: SelectorError, model: str)
 
 
 def known_risks() -> tuple[str, ...]:
-    """Every risk that a method carries, be it by one of the choices of its parameters."""
-    found = {risk for name in methods.names() for risk in _risks(methods.get(name))}
+    """Every risk that a method carries, be it by one of the choices of its parameters or under quantized attention."""
+    found = {*RISKS} | {risk for name in methods.names() for risk in _risks(methods.get(name))}
     return tuple(sorted(found))
 
 

@@ -21,7 +21,7 @@ from refkv_policy.mini.common import Average, Progress, cosine, save_checkpoint,
 from refkv_policy.mini.train_text import embed
 
 STAGE = 3
-STEPS = 3000
+STEPS = 5000
 OBJECT_WEIGHT = 4.0  # beside 1 elsewhere: objects are small, and their colour is what a prompt is judged by
 BATCH = 8
 PEAK_RATE = 1.0e-3
@@ -30,8 +30,10 @@ TEXT_DROP = 0.1
 SIGMA_MEAN, SIGMA_DEVIATION = 0.2, 1.2
 FIRST_SHARDS, STEPS_A_SHARD = 2, 110  # the pool grows while training runs, by step count and so repeatably
 SNAPSHOT = 200
-# The last quarter dwells on what is learnt last, which colour goes where: more scenes, more noise.
-FOCUS_FROM, FOCUS_SCENES, FOCUS_SIGMA_MEAN = 0.73, 3.0, 1.0
+RESTART = 0.6  # of the steps: the learning rate has come down once by then, and goes on as if it had not
+# What is learnt last is which colour goes where: from these shares of the steps, this many times the scenes, more noise.
+FOCUS = ((0.438, 3.0), (0.64, 6.0))
+FOCUS_SIGMA_MEAN = 1.0
 
 
 def sigmas(count: int, generator: torch.Generator, mean: float = SIGMA_MEAN) -> Tensor:
@@ -58,6 +60,17 @@ def build(seed: int) -> WanVACETransformer3DModel:
         torch.nn.init.zeros_(block.proj_out.weight)
         torch.nn.init.zeros_(block.proj_out.bias)
     return model
+
+
+def rate(step: int, steps: int) -> float:
+    """Learning rate of a step: one cosine to `RESTART`, then the rest of a cosine over all steps."""
+    first = int(RESTART * steps)
+    return cosine(step, first if step < first else steps, PEAK_RATE, WARMUP)
+
+
+def scene_share(step: int, steps: int) -> float:
+    """How many times as often as a real clip a synthetic scene is drawn at a step."""
+    return max((times for share, times in FOCUS if step >= share * steps), default=1.0)
 
 
 def shards_at(step: int) -> int:
@@ -115,15 +128,15 @@ def train(
             maps = torch.cat([store.object_maps(shard) for shard in range(len(parts))])
         assert pool is not None
         for group in optimizer.param_groups:
-            group["lr"] = cosine(step, steps, PEAK_RATE, WARMUP)
+            group["lr"] = rate(step, steps)
         g = step_torch(seed, STAGE, step)
-        focus = step >= FOCUS_FROM * steps
-        share = 1 + (FOCUS_SCENES - 1) * (maps.flatten(1).amax(1) > 0) if focus else torch.ones(len(maps))
+        times = scene_share(step, steps)
+        share = 1 + (times - 1) * (maps.flatten(1).amax(1) > 0)
         index = torch.multinomial(share, BATCH, generator=g)
         x0, control = pool.x[index].float(), pool.control(index)
         keep = torch.rand(BATCH, 1, 1, generator=g) >= TEXT_DROP
         words = torch.where(keep, states[index], empty)
-        sigma = sigmas(BATCH, g, FOCUS_SIGMA_MEAN if focus else SIGMA_MEAN)
+        sigma = sigmas(BATCH, g, FOCUS_SIGMA_MEAN if times > 1 else SIGMA_MEAN)
         s, noise = sigma.view(-1, 1, 1, 1, 1), torch.randn(x0.shape, generator=g)
         out = model((1 - s) * x0 + s * noise, sigma * 1000, words, control_hidden_states=control, return_dict=False)
         area = 1 + OBJECT_WEIGHT * maps[index]

@@ -82,6 +82,7 @@ def _quantization(value: Values) -> Quantization:
     return Quantization(
         AttentionQuantization(
             dtype=attention.get("dtype", "native"),
+            platform=attention.get("platform"),
             backend=attention.get("backend"),
             skip_steps=attention.get("skip_steps"),
             skip_layers=_texts(attention.get("skip_layers", [])),

@@ -94,9 +94,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class AttentionQuantization:
-    """Runtime attention precision (issue of its own: anything but `native` is refused until a backend has it)."""
+    """Runtime precision of self-attention. `skip_steps` and `skip_layers` stay native; a narrower dtype needs a platform.
+
+    platform: where the plan is served, if not by refkv itself, whose attention is native. backend: None leaves the
+    platform's dense one.
+    """
 
     dtype: Literal["native", "fp8", "mxfp8", "mxfp4"] = "native"
+    platform: Literal["npu", "cuda", "rocm", "xpu"] | None = None
     backend: str | None = None
     skip_steps: str | None = None
     skip_layers: tuple[str, ...] = ()

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from refkv_policy.plan import rules
 from refkv_policy.plan.selector_parser import Parser, SelectorError, Term
@@ -47,12 +49,11 @@ PARTS = ("self", "cross", "ffn", "text_kv")
 WITH_PARTS = frozenset(("main", "vace"))
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(NamedTuple):
     """A place where a cache decision is made. `index` is None for `step` and `cfg`; `part` is None for a whole site."""
 
     stack: str
-    index: int | None = None
+    index: int | None = None  # type: ignore[assignment]  # not tuple.index, which nobody asks a site for
     part: str | None = None
 
     def __str__(self) -> str:
@@ -117,6 +118,7 @@ class Window:
         return frozenset(_resolve(self.text, self.terms, steps, "the run", _no_names))
 
 
+@lru_cache(maxsize=256)
 def parse_sites(text: str) -> SiteSelector:
     """Read a site selector. Raises SelectorError with the offsets of the fault."""
     parser = Parser(text, "selector", dash="-")

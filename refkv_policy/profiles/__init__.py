@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from refkv_policy.plan.diagnostic import RefkvError
+from refkv_policy.plan.document import Document
 from refkv_policy.plan.wording import did_you_mean, listed
 from refkv_policy.profiles.profile import Profile, freeze
+from refkv_policy.resources import resource
 
-__all__ = ["ANY", "Profile", "ProfileError", "identify", "is_path", "load_profile", "names"]
+__all__ = ["ANY", "Profile", "ProfileError", "identify", "is_path", "load_profile", "names", "profile_schema"]
 
 FOLDER = Path(__file__).resolve().parent
 ANY = "any"
@@ -46,7 +48,12 @@ def _shipped(name: str) -> Profile:
     if name not in names():
         guess = did_you_mean(name, names())
         raise ProfileError(f"there is no profile {name!r}; {guess}shipped are {listed(names())}")
-    return _parse((FOLDER / f"{name}.yaml").read_text("utf-8"), name)
+    from refkv_policy.plan.yaml_subset import load_document
+
+    # Not checked against the schema, which a test does: every call of `validate` reads these.
+    document, _ = load_document((FOLDER / f"{name}.yaml").read_text("utf-8"), name)
+    assert document is not None
+    return _build(document.value)
 
 
 def _read(base: Path, reference: str) -> Profile:
@@ -60,60 +67,63 @@ def _read(base: Path, reference: str) -> Profile:
 
 
 def _parse(text: str, file: str) -> Profile:
+    from refkv_policy.plan.schema import check_schema
     from refkv_policy.plan.yaml_subset import load_document
 
-    document, diagnostics = load_document(text, file)
-    if document is None:
-        raise ProfileError("; ".join(str(d) for d in diagnostics))
-    return from_mapping(document.value, file)
-
-
-def from_mapping(value: Any, file: str) -> Profile:
-    """The profile of a parsed document. Raises ProfileError naming the key at fault."""
-    if not isinstance(value, Mapping) or value.get("kind") != "profile" or value.get("version") != 1:
-        raise ProfileError(f"{file} is not a profile: it must begin with `version: 1` and `kind: profile`")
-    fields = {k: v for k, v in value.items() if k not in ("version", "kind")}
-    unknown = sorted(set(fields) - set(Profile.__dataclass_fields__))
-    if unknown:
-        raise ProfileError(f"{file}: unknown key {unknown[0]!r} in the profile")
-    for name, entry in fields.items():
-        _check_field(file, name, entry)
-    fields |= {k: tuple(fields[k]) for k in _TUPLES if k in fields}
-    fields["sets"] = freeze(fields.get("sets", {}))
-    try:
-        profile = Profile(**fields)
-    except TypeError as error:
-        raise ProfileError(f"{file}: the profile lacks {str(error).rpartition(': ')[2]}") from error
-    at = profile.vace_at
-    if not at or list(at) != sorted(set(at)) or at[0] != 0 or at[-1] >= profile.main_blocks:
-        raise ProfileError(f"{file}: vace_at must ascend from 0 and stay below main_blocks ({profile.main_blocks})")
+    document, found = load_document(text, file)
+    if document is not None and not found:
+        _check_head(document)
+        found = check_schema(document, profile_schema(), (), "the profile")
+    if document is None or found:
+        raise ProfileError("; ".join(f"{d} ({d.mend})" for d in found))
+    profile = _build(document.value)
+    _check_layers(document, profile)
     return profile
 
 
-def _check_field(file: str, name: str, entry: Any) -> None:
-    """Raises ProfileError when a field has not its type."""
+@cache
+def profile_schema() -> Mapping[str, Any]:
+    """The published schema of profiles, version 1."""
+    import json
 
-    def positive(item: Any) -> bool:
-        return type(item) is int and item > 0
+    schema: Mapping[str, Any] = json.loads(resource("schemas/profile.v1.schema.json").read_text(encoding="utf-8"))
+    return schema
 
-    if name in ("name", "title", "family"):
-        fine = isinstance(entry, str) and bool(entry)
-    elif name == "few_step":
-        fine = isinstance(entry, bool)
-    elif name == "sets":
-        fine = isinstance(entry, Mapping) and all(
-            isinstance(named, Mapping) and all(isinstance(text, str) for text in named.values())
-            for named in entry.values()
+
+def _build(value: Mapping[str, Any]) -> Profile:
+    """The profile of a document that fits the schema."""
+    fields = {key: entry for key, entry in value.items() if key not in ("version", "kind")}
+    fields |= {key: tuple(fields[key]) for key in _TUPLES if key in fields}
+    return Profile(**{**fields, "sets": freeze(fields.get("sets", {}))})
+
+
+def _check_head(document: Document) -> None:
+    """Raises ProfileError for a document of another kind or version."""
+    value = document.value
+    if not isinstance(value, Mapping) or value.get("kind") != "profile" or value.get("version") != 1:
+        raise ProfileError(f"{document.file} is not a profile: it must begin with `version: 1` and `kind: profile`")
+
+
+def _check_layers(document: Document, profile: Profile) -> None:
+    """Raises ProfileError where hints are added at no block, or a layer set names layers that do not exist."""
+    from refkv_policy.plan.selectors import SelectorError, parse_sites
+
+    at = profile.vace_at
+    if list(at) != sorted(set(at)) or at[0] != 0 or at[-1] >= profile.main_blocks:
+        place = document.span(("vace_at",))
+        raise ProfileError(
+            f"{document.file}:{place.line}:{place.column}: `vace_at` must ascend from 0 and stay below main_blocks "
+            f"({profile.main_blocks})"
         )
-    elif name in _TUPLES:
-        fine = isinstance(entry, list) and all(type(item) is int and item >= 0 for item in entry)
-        fine = fine and (
-            name == "vace_at" or (all(map(positive, entry)) and len(entry) == (3 if name == "patch" else 2))
-        )
-    else:
-        fine = positive(entry)
-    if not fine:
-        raise ProfileError(f"{file}: the profile's {name!r} has a value it cannot have: {entry!r}")
+    for stack, named in profile.sets.items():
+        for name in named:
+            try:
+                parse_sites(f"{stack}[{name}]").resolve(profile.counts, profile.sets)
+            except SelectorError as error:
+                place = document.span(("sets", stack, name))
+                raise ProfileError(
+                    f"{document.file}:{place.line}:{place.column}: {error.message} ({error.mend})"
+                ) from error
 
 
 def identify(transformer: Any, candidates: tuple[Profile, ...] | None = None) -> Profile | None:

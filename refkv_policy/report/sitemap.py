@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from refkv_policy.audit import Decision, RequestLog
 from refkv_policy.audit.fold import fold_names
-from refkv_policy.compiler.lock import compact
+from refkv_policy.compiler.picture import compact
 from refkv_policy.compiler.table import BRANCHES, ONLINE, HookTable
 from refkv_policy.report.words import number
 

@@ -115,6 +115,72 @@ def test_explain_at_another_size(refkv: Callable) -> None:
     assert "multiple of 16x16" in result.stderr
 
 
+def explained(refkv: Callable, *words: object) -> dict:
+    """What `explain` says of the 1.3B at 720p, for machines."""
+    at = ("--model", "wan2.1-vace-1.3b", "--size", "1280x720", "--frames", "81", "--format", "json")
+    return json.loads(refkv("explain", *words, *at).stdout)
+
+
+def test_explain_sets_what_a_plan_achieves_beside_what_its_tier_could(refkv: Callable) -> None:
+    """Shares add up to one, the ceiling is the chain's share of a step, and the plan's part of it is what it saves."""
+    value = explained(refkv, "wan21_p1_k4")["predicted"]["1280x720x81"]
+    parts = value["components"].values()
+    assert sum(part["share_uncached"] for part in parts) == pytest.approx(1)
+    assert sum(part["share_planned"] for part in parts) == pytest.approx(1)
+    assert sum(part["flops_planned"] for part in parts) == value["flops_planned"]
+    bound = value["ceilings"]["P1"]
+    assert bound["most"] == pytest.approx(0.335, abs=1e-3)
+    assert bound["spared"] == pytest.approx(value["flops_saved"]) == value["spared_by_rule"]["deep-hints"]
+    # A step on which seven of fifteen blocks are spared costs less; the eight on which all run cost a whole one.
+    assert value["step_shares"][:5] == [1.0, *[pytest.approx(0.8436, abs=1e-4)] * 3, 1.0]
+    # One branch alone needs half of what both need: 75,600 tokens of width 1536 in two bytes, seven hints.
+    assert value["bytes_branch"] == {"cond": 75_600 * 1536 * 2 * 7, "uncond": 75_600 * 1536 * 2 * 7}
+
+
+def test_explain_says_why_for_machines_too(refkv: Callable) -> None:
+    """Each group of sites has its rule, its place in the plan and its reasons; `--json` is the same as `--format json`."""
+    value = explained(refkv, "wan21_p1_k4")
+    deep = next(entry for entry in value["sites"] if entry["sites"] == "hint[8-14]")
+    assert (deep["rule"], deep["line"], deep["column"]) == ("deep-hints", 19, 9)
+    assert value["rules"][0]["between"] == "reuse the newest fresh hint, at most 3 steps old"
+    assert value["rules"][0]["risks"][0]["risk"] == "lossy-hint-cache"
+    assert value["format_version"] == 1
+    same = ("explain", "wan21_p0", "--model", "wan2.1-vace-mini")
+    assert refkv(*same, "--json").stdout == refkv(*same, "--format", "json").stdout
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_explain_keeps_to_the_width_and_is_plain_when_piped(
+    refkv: Callable, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """No line is longer than asked for, none ends in spaces, none holds an escape; every section is there."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "")
+    text = refkv("explain", "wan21_p1_sigma11", "--model", "wan2.1-vace-14b").stdout
+    assert max(map(len, text.splitlines())) <= width
+    assert not any(line.endswith(" ") for line in text.splitlines())
+    assert "\x1b" not in text
+    for heading in ("rules", "table", "why each site is what it is", "predicted at 832x480x81"):
+        assert any(line.startswith(heading) for line in text.splitlines()), heading
+    for phrase in ("hints for nothing", "all rules together save", "peak memory of", "steps each cost"):
+        assert phrase in text
+
+
+def test_explain_repeats_what_validate_warns_of(refkv: Callable, plan_file: Path) -> None:
+    """Four steps are few: a warning that does not keep the plan from compiling is told beside what it compiles to."""
+    text = refkv("explain", plan_file).stdout
+    assert "RKV316 rule 'deep-hints' reuses values across steps, of which a run has only 4" in " ".join(text.split())
+    (warning,) = json.loads(refkv("explain", plan_file, "--json").stdout)["warnings"]
+    assert (warning["code"], warning["line"]) == ("RKV316", 15)
+
+
+def test_explain_says_where_quantized_attention_is_served(refkv: Callable) -> None:
+    """Platform, backend, what stays native, and that nobody tested it on such a model."""
+    text = refkv("explain", ROOT / "tests" / "cases" / "valid" / "quantized_reuse.yaml").stdout
+    assert "self-attention fp8 on npu, flash_attn (dense); native at steps 0-1,28-29, main[0,11]" in text
+    assert "not tested" in text
+
+
 def test_plans_and_models_are_listed(refkv: Callable) -> None:
     """The shipped plans and profiles are listed, for people and for machines."""
     plans = json.loads(refkv("plans", "--json").stdout)["plans"]

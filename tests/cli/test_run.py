@@ -106,6 +106,18 @@ def test_mask_reference_and_video(refkv: Callable, plan_file: Path, model_folder
     assert value["fps"] == 10
 
 
+def test_the_plans_shift_is_what_runs(refkv: Callable, plan_file: Path, model_folder: Path) -> None:
+    """A plan for another shift than the folder's runs at the plan's, and says so; the hits are those of its table."""
+    plan_file.write_text(plan_file.read_text().replace("flow_shift: 3.0", "flow_shift: 8.0"))
+    result = refkv("run", "--plan", plan_file, "--model", model_folder, *SMALL, "--json")
+    assert (result.exit_code, "flow_shift 8, as the plan says, instead of the model folder's 3" in result.stderr) == (
+        0,
+        True,
+    ), result.output
+    value = json.loads(result.stdout)
+    assert value["measured"]["hits"] == value["predicted"]["hits"] > 0
+
+
 def test_an_earlier_log_is_kept(refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path) -> None:
     """A second run into the same folder keeps the first run's log under another name, and says so."""
     out = tmp_path / "kept"

@@ -85,11 +85,13 @@ def test_a_configuration_is_imported(refkv: Callable[..., Result], tmp_path: Pat
 
 
 def test_quantized_attention_goes_there_and_back(refkv: Callable[..., Result], tmp_path: Path) -> None:
-    """Imported with a note that it is not for here; exported as YAML, flags and JSON that agree."""
+    """Imported as a plan that validates, for the platform that has it; exported as YAML, flags and JSON that agree."""
     flags = "--diffusion-kv-cache-dtype fp8 --diffusion-kv-cache-skip-layers 0-2"
     result = refkv("import", "--from", "vllm-omni-flags", flags)
     assert result.exit_code == 0
     (tmp_path / "q.yaml").write_text(result.stdout)
+    assert "platform: npu" in result.stdout
+    assert refkv("validate", "q.yaml").exit_code == 0
     deploy = refkv("export", "q.yaml", "--to", "vllm-omni")
     assert deploy.exit_code == 0, deploy.output
     fields = {"diffusion_kv_cache_dtype": "fp8", "diffusion_kv_cache_skip_layers": "0-2"}

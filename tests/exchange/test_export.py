@@ -138,6 +138,7 @@ def test_the_documents_example_is_exported() -> None:
     ("attention", "words"),
     [
         ("dtype: fp8, backend: sage", "computes in no narrower dtype there"),
+        ("dtype: fp8, platform: cuda", "exist on npu only"),
         ("dtype: mxfp8, backend: rainfusion_attn", "does not compute in mxfp8 there"),
         ("dtype: fp8, skip_steps: '12'", "out of range"),
         ("dtype: fp8, skip_layers: 'main[12]'", "out of range"),

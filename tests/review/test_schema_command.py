@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 
 from refkv_policy import methods
@@ -47,3 +49,17 @@ def test_mistyped_names_are_corrected(refkv: Callable) -> None:
     assert "did you mean 'plan'?" in result.stderr
     assert "did you mean 'hint_reuse'?" in refkv("schema", "--method", "hint_reus").stderr
     assert refkv("schema", "plan", "--method", "hint_reuse").exit_code == 2
+
+
+EDITED = [*sorted((ROOT / "plans").glob("*.yaml")), *sorted((ROOT / "refkv_policy" / "profiles").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("path", EDITED, ids=lambda p: p.name)
+def test_shipped_files_name_their_schema_to_editors(path: Path) -> None:
+    """The first line is a modeline that leads to the published schema of the document's own kind and version."""
+    first, text = path.read_text(encoding="utf-8").split("\n", 1)
+    schema = path.parent / first.removeprefix("# yaml-language-server: $schema=")
+    value = json.loads(schema.read_text(encoding="utf-8"))
+    head = yaml.safe_load(text)
+    assert value["$id"] == f"urn:refkv:schema:{head['kind']}:{head['version']}"
+    Draft202012Validator(value).validate(json.loads(json.dumps(head, default=str)))

@@ -1,0 +1,144 @@
+"""Each rule of a table in plain words: where it stands, when its sites are fresh, what happens between, what that spares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from refkv_policy import methods
+from refkv_policy.compiler.picture import compact, sites_text
+from refkv_policy.compiler.table import BRANCHES, COMPUTED, FORECAST, SERVED, HookTable, Row
+from refkv_policy.plan.model import CacheRule, Plan, Refresh
+from refkv_policy.plan.selectors import Site
+
+
+@dataclass(frozen=True, slots=True)
+class RuleWords:
+    """One rule. line: of the plan's file. sites: as resolved on the model. The phrases are without a final stop.
+
+    computed: when its sites are fresh, None for a rule that caches nothing. between: what happens at the other steps.
+    spares: what that leaves uncomputed, None where it is nothing. risks: (risk, who accepted it and why).
+    """
+
+    name: str
+    tier: str
+    method: str
+    line: int
+    sites: str
+    written: tuple[str, ...]
+    computed: str | None
+    between: str
+    spares: str | None
+    risks: tuple[tuple[str, str], ...]
+
+
+def rules_in_words(plan: Plan, table: HookTable) -> tuple[RuleWords, ...]:
+    """The rules that govern something in a table of this plan, in the plan's order."""
+    return tuple(_in_words(plan, table, index) for index in range(len(table.rules)))
+
+
+def rule_of(plan: Plan, table: HookTable, index: int) -> CacheRule:
+    """The plan's rule behind a table's. Raises StopIteration when the table is of another plan."""
+    return next(rule for rule in plan.caches if rule.name == table.rules[index].name)
+
+
+def branches_of_rule(rule: CacheRule) -> tuple[str, ...]:
+    """The branches a rule acts on."""
+    return BRANCHES if rule.branches == "together" else (rule.branches,)
+
+
+def refresh_words(refresh: Refresh | None) -> str:
+    """When a refresh is due: `every 4 steps that are run`."""
+    if refresh is None:
+        return "once for each request and branch"
+    if refresh.interval is not None:
+        return f"every {refresh.interval} steps that are run" if refresh.interval > 1 else "every step that is run"
+    if refresh.steps is not None:
+        return f"the listed steps {refresh.steps}"
+    spaced = "the square root of sigma" if refresh.spacing == "sqrt_sigma" else "sigma"
+    return f"{refresh.count} steps equally spaced in {spaced}"
+
+
+def steps_words(steps: Iterable[int]) -> str:
+    """`step 3`, `steps 0-2,8`, `no step`."""
+    listed = tuple(steps)
+    if not listed:
+        return "no step"
+    return f"step{'s' if len(listed) > 1 else ''} {compact(listed)}"
+
+
+def oldest(table: HookTable, actions: str) -> int:
+    """The largest age, in steps that are run, at which a kept value is served; 0 where none is."""
+    age = most = 0
+    for step in table.evaluated:
+        if actions[step] in COMPUTED:
+            age = 0
+        else:
+            age += 1
+            most = max(most, age if actions[step] in SERVED else 0)
+    return most
+
+
+def _in_words(plan: Plan, table: HookTable, index: int) -> RuleWords:
+    rule, entry = rule_of(plan, table, index), table.rules[index]
+    method = methods.get(rule.method)
+    rows = [r for r in table.rows if r.rule == index and not (r.stack == "vace" and r.part is None)]
+    computed = None
+    between = method.describe(rule.params)
+    if method.schedules:
+        left_out = f"; {steps_words(table.left_out)} are left out" if table.left_out else ""
+        between += f": {steps_words(table.evaluated)} of {table.steps}, {refresh_words(rule.refresh)}{left_out}"
+    else:
+        branches = branches_of_rule(rule)
+        fresh = [s for s in table.evaluated if any(r.actions(b)[s] in COMPUTED for r in rows for b in branches)]
+        computed = f"at {steps_words(fresh)} ({len(fresh)} of {len(table.evaluated)}): {refresh_words(rule.refresh)}"
+        if rule.window is not None:
+            computed += f", and always outside the window {rule.window}"
+        age = max(oldest(table, r.actions(b)) for r in rows for b in branches)
+        forecast = {s for r in rows for b in branches for s in table.evaluated if r.actions(b)[s] == FORECAST}
+        between += f", at most {age} step{'s' if age != 1 else ''} old"
+        if forecast:
+            between += f"; forecast at {steps_words(sorted(forecast))}"
+        if rule.branches != "together":
+            between += f"; on the {rule.branches} branch only"
+    return RuleWords(
+        name=rule.name,
+        tier=rule.tier,
+        method=rule.method,
+        line=plan.document.span(rule.path).line,
+        sites=sites_text(Site(r.stack, r.index, r.part) for r in rows),
+        written=rule.at,
+        computed=computed,
+        between=between,
+        spares=_spares(table, rule, rows),
+        risks=tuple((risk, _accepted(table.acknowledgements, risk)) for risk in (entry.risk or "").split(", ") if risk),
+    )
+
+
+def _spares(table: HookTable, rule: CacheRule, rows: Sequence[Row]) -> str | None:
+    """The work that is not done: whole steps, VACE blocks, or the part itself."""
+    if any(row.stack == "step" for row in rows):
+        return f"{len(table.left_out)} of {table.steps} steps whole" if table.left_out else None
+    branches, upto = branches_of_rule(rule), ""
+    if all(row.stack == "hint" for row in rows):
+        blocks = [table.by_site[f"vace[{row.index}]"] for row in rows]
+        spared = {
+            (b.index, s) for b in blocks for br in branches for s in table.evaluated if b.actions(br)[s] not in COMPUTED
+        }
+        sites = sites_text(Site("vace", index) for index in sorted({index or 0 for index, _ in spared}))
+        steps = {step for _, step in spared}
+    else:
+        hits = {r: {s for b in branches for s in table.evaluated if r.actions(b)[s] in SERVED} for r in rows}
+        served = [row for row in rows if hits[row]]
+        sites, steps = sites_text(Site(r.stack, r.index, r.part) for r in served), set().union(*hits.values())
+        upto = "up to " if len({len(hits[row]) for row in served}) > 1 else ""
+    return f"{sites} at {upto}{len(steps)} of {len(table.evaluated)} steps" if steps else None
+
+
+def _accepted(acknowledgements: Iterable[Mapping[str, Any]], risk: str) -> str:
+    found = next((a for a in acknowledgements if a["risk"] == risk), None)
+    if found is None:
+        return "accepted by nobody"
+    until = f" until {found['expires']}" if found["expires"] else ""
+    return f"accepted by {found['by']} on {found['date']}{until}: {' '.join(found['reason'].split())}"
