@@ -1,7 +1,7 @@
 """Caches of VACE hints against fewer steps, over samplers, guidance, dtype, step counts and two sets of weights.
 
     python bench/study.py run [--only A-30-shift3 …] [--threads 1] [--out out/study]
-    python bench/study.py table [--out out/study] [--keep docs/study.json]
+    python bench/study.py table [--full] [--out out/study] [--keep docs/study.json]
 
 Each setting is one sweep of the product's own: every cached way of running, plain fewer steps and re-spaced ones, on the
 held-out clips of `bench/evidence_clips.py`, against the uncached run and one of three times the steps. One thing is
@@ -79,16 +79,20 @@ class Setting:
 
 
 FIRST = Setting(clips=6)
-ONE = Setting()
-ASIDE = (
-    {"shift": 1.0}, {"shift": 8.0}, {"guidance": 5.0}, {"steps": 50}, {"steps": 20}, {"dtype": "bfloat16"},
-)  # fmt: skip
 SETTINGS = (
     FIRST,
-    *(replace(ONE, **change) for change in ASIDE),
-    replace(ONE, weights="B"),
-    *(replace(ONE, weights="B", **change) for change in ASIDE),
+    replace(FIRST, shift=1.0, clips=4),
+    replace(FIRST, shift=8.0, clips=4),
+    replace(FIRST, guidance=5.0, clips=3),
+    replace(FIRST, steps=50, clips=2),
+    replace(FIRST, steps=20, clips=3),
+    replace(FIRST, dtype="bfloat16", clips=3),
+    replace(FIRST, weights="B", clips=4),
+    replace(FIRST, weights="B", shift=1.0, clips=3),
+    replace(FIRST, weights="B", shift=8.0, clips=3),
+    replace(FIRST, weights="B", guidance=5.0, clips=3),
 )
+"""One thing is changed at a time. What takes long on a CPU, or is there to confirm, has fewer clips."""
 
 
 def plan_text(setting: Setting, rules: Sequence[Rule]) -> str:
@@ -134,16 +138,11 @@ def second_model(folder: Path) -> Path:
     return target
 
 
-def measure(setting: Setting, out: Path, clips: Path) -> Findings:
+def measure(setting: Setting, out: Path) -> Findings:
     """Run what is missing of a setting."""
     model = "mini" if setting.weights == "A" else str(second_model(out))
     chosen = out / f"clips-{setting.clips}"
-    shutil.rmtree(chosen, ignore_errors=True)
-    chosen.mkdir(parents=True)
-    # Two real clips and two scenes come first, so that four are of both kinds.
-    for name in ("bunny-0", "scene-0", "bikes-0", "scene-1", "flower", "bunny-1")[: setting.clips]:
-        for part in clips.glob(f"{name}.*"):
-            shutil.copy(part, chosen / part.name)
+    write(chosen, setting.clips)
     plan = out / f"{setting.name}.yaml"
     plan.write_text(plan_text(setting, CACHES["forecast, 11 in sigma"]))
     options: dict[str, Any] = {
@@ -239,6 +238,75 @@ def beyond(findings: Findings, row: Row, figure: Any) -> dict[str, Any]:
     return {name: None if compared is None else figure(compared.beyond) for name, compared in found.items()}
 
 
+LINES = {"plain": "fewer steps", "re-spaced": "re-spaced fewer steps"}
+
+
+def short(name: str) -> str:
+    """`A-30-shift3-guidance3-float32` as a column head: what is not the first setting's."""
+    weights, steps, *rest = name.split("-")
+    usual = ["shift3", "guidance3", "float32"]
+    changed = [
+        new.replace("shift", "shift ").replace("guidance", "guidance ")
+        for new, old in zip(rest, usual, strict=True)
+        if new != old
+    ]
+    changed += [] if steps == "30" else [f"{steps} steps"]
+    return f"{weights}, {' '.join(changed) or 'shift 3'}"
+
+
+def hardest(less: dict[str, Any], line: str) -> list[float] | None:
+    """The error beyond a line; of re-spaced ones beyond the better of both spacings."""
+    if line == "plain":
+        found: list[float] | None = less.get("plain")
+        return found
+    return max((v for s in SPACINGS if (v := less.get(s))), key=lambda v: v[0], default=None)
+
+
+def summary(settings: Sequence[dict[str, Any]]) -> str:
+    """Markdown: errors of every way of running by setting; then those less that of fewer steps at equal FLOPs."""
+    head = [
+        "| | × FLOPs | " + " | ".join(short(one["setting"]) for one in settings) + " |",
+        "|---" * (len(settings) + 2) + "|",
+    ]
+    # Rows stand in the same order in every setting; step counts are named as the first setting has them.
+    places = {row["name"]: i for i, row in enumerate(settings[0]["rows"]) if i}
+    speeds = {row["name"]: row["speed"] for row in settings[0]["rows"]}
+    names = sorted(places, key=lambda name: speeds[name])
+
+    def of(one: dict[str, Any], name: str) -> dict[str, Any] | None:
+        row = one["rows"][places[name]] if places[name] < len(one["rows"]) else None
+        return None if row is None or row.get("failed") else row
+
+    def cells(name: str, read: Any) -> str:
+        return " | ".join("" if (row := of(one, name)) is None else read(one, row) for one in settings)
+
+    def error(one: dict[str, Any], row: dict[str, Any]) -> str:
+        return f"{1e4 * row['error'][0]:.1f}"
+
+    floors = " | ".join(f"{1e4 * one['solver_floor'][0]:.1f}" for one in settings)
+    text = [*head, f"| solver floor | | {floors} |"]
+    text += [f"| {name} | {speeds[name]:.2f} | {cells(name, error)} |" for name in names]
+    for line, words in LINES.items():
+
+        def less(one: dict[str, Any], row: dict[str, Any], line: str = line) -> str:
+            return judged(one, hardest(row["beyond"], line))
+
+        text += ["", f"Less the error of {words} at equal FLOPs:", "", *head]
+        cached = [name for name in names if "beyond" in settings[0]["rows"][places[name]]]
+        text += [f"| {name} | {speeds[name]:.2f} | {cells(name, less)} |" for name in cached]
+    return "\n".join(text)
+
+
+def judged(one: dict[str, Any], figure: list[float] | None) -> str:
+    """A difference: bold where its whole interval is on one side of zero, in brackets where it is within the solver floor."""
+    if figure is None:
+        return ""
+    value = f"{1e4 * figure[0]:+.1f}"
+    sure = len(figure) == 3 and figure[1] * figure[2] > 0
+    value = f"**{value}**" if sure else value
+    return f"({value})" if abs(figure[0]) <= one["solver_floor"][0] else value
+
+
 def tables(settings: Sequence[dict[str, Any]]) -> str:
     """Markdown: for each setting every way of running, by speed."""
     text = []
@@ -279,6 +347,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("--only", action="append", help="beginning of a setting's name; may be repeated")
+    parser.add_argument("--full", action="store_true", help="table: every setting by itself, with intervals")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("out/study"))
     parser.add_argument("--keep", type=Path, default=ROOT / "docs" / "study.json")
@@ -286,21 +355,18 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     chosen = [s for s in SETTINGS if not args.only or any(s.name.startswith(o) for o in args.only)]
     if args.what == "run":
-        write(args.out / "clips")
         for setting in chosen:
             path = args.out / f"{setting.name}.json"
             if not path.is_file():
                 print(f"== {setting.name}", flush=True)
-                path.write_text(
-                    json.dumps(told(measure(setting, args.out, args.out / "clips"), setting), indent=1) + "\n"
-                )
+                path.write_text(json.dumps(told(measure(setting, args.out), setting), indent=1) + "\n")
         return
     made = [json.loads(p.read_text()) for s in chosen if (p := args.out / f"{s.name}.json").is_file()]
     if made:
         args.keep.write_text(json.dumps({"settings": made}, indent=1) + "\n")
     else:
         made = json.loads(args.keep.read_text())["settings"]
-    print(tables(made))
+    print(tables(made) if args.full else summary(made))
 
 
 if __name__ == "__main__":

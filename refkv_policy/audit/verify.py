@@ -60,7 +60,7 @@ def verify_lines(lines: Iterable[Line], table_digest: str | None = None, head: s
     state = _Verifier(table_digest)
     for line in lines:
         if line.half:
-            state.notes.append(f"line {line.number}: {line.problem}")
+            state.half(line.number, line.problem or "")
             break
         state.lines = line.number
         state.head = line.head or state.head
@@ -108,6 +108,13 @@ class _Verifier:
             self.problems.append(Problem(line, message))
         elif len(self.problems) == MANY:
             self.problems.append(Problem(line, "there are more faults from here on; they are not listed"))
+
+    def half(self, number: int, message: str) -> None:
+        """Take a last line that breaks off: where a writer was killed, but not behind the close of a log."""
+        if self.closed:
+            self.problem(number, f"it comes after the log was closed; {message}")
+        else:
+            self.notes.append(f"line {number}: {message}")
 
     def take(self, record: dict[str, Any], number: int) -> None:
         """Take one line's record."""

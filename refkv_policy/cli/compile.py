@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -28,9 +30,17 @@ def compile_(ctx: click.Context, plans: tuple[str, ...], check: bool, to_stdout:
     from refkv_policy.compiler.lock import check_lock, lock_path, lock_text, write_lock
     from refkv_policy.plan import PlanError, load_plan
 
+    for one, other, given in (
+        ("--check", "--stdout", check and to_stdout),
+        ("--stdout", "--json", to_stdout and as_json),
+    ):
+        if given:
+            raise Failure(f"{one} and {other} say different things; give one of them")
     files = find_plans(plans or ("plans",))
     if STDIN in files:
         raise Failure("a lock belongs beside its plan, and the standard input has no place; name a file")
+    if not to_stdout:
+        _check_places(files)
     results: dict[str, str] = {}
     for file in files:
         try:
@@ -50,12 +60,24 @@ def compile_(ctx: click.Context, plans: tuple[str, ...], check: bool, to_stdout:
             say(str(error))
             results[file] = "unsound"
         except OSError as error:
-            raise Failure(
-                f"cannot write {lock_path(file)}: {error.strerror}; check the folder's permissions"
-            ) from error
+            raise Failure(f"cannot write {lock_path(file)}: {error.strerror}; make room for a file there") from error
     _report(results, as_json, quiet=to_stdout)
     if {"stale", "unsound"} & set(results.values()):
         ctx.exit(FALLS_SHORT)
+
+
+def _check_places(files: Iterable[str]) -> None:
+    """Raises Failure where a lock would take the place of a plan, or of another plan's lock."""
+    from refkv_policy.compiler.lock import lock_path
+
+    takers: dict[str, str] = {}
+    for file in files:
+        place = os.path.abspath(lock_path(file))
+        if place == os.path.abspath(file):
+            raise Failure(f"{file} has the name of a lock, which would overwrite it; name the plan *.yaml")
+        other = takers.setdefault(place, file)
+        if os.path.abspath(other) != os.path.abspath(file):
+            raise Failure(f"{other} and {file} have one lock, {lock_path(file)}; rename one of them")
 
 
 def _report(results: dict[str, str], as_json: bool, quiet: bool) -> None:

@@ -49,15 +49,19 @@ class Revision:
         """The file in the folder, None where the revision has none. A link within the repository is followed."""
         source, links = path, 0
         while self.files.get(source) == LINK and links < MOST_LINKS:
-            target = os.fsdecode(git("show", f"{self.commit}:{source}", at=self.top))
+            target = os.fsdecode(self._content(source))
             source, links = posixpath.normpath(posixpath.join(posixpath.dirname(source), target)), links + 1
         if self.files.get(source, LINK) == LINK:
             return None
         place = self.folder / path
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(git("show", f"{self.commit}:{source}", at=self.top))
+            place.write_bytes(self._content(source))
         return place
+
+    def _content(self, path: str) -> bytes:
+        """The bytes of a file, past whatever git is told to make of them for people."""
+        return git("cat-file", "blob", f"{self.commit}:{path}", at=self.top)
 
     def plan(self, path: str, sure: bool) -> Plan | None:
         """The plan at a path, with what decides about it; None where there is none. Raises PlanError for an unsound one.
@@ -107,8 +111,11 @@ def since(base: str, names: tuple[str, ...]) -> Iterator[tuple[str, Plan | None,
     with tempfile.TemporaryDirectory(prefix="refkv-") as folder:
         revision = Revision(base, top, Path(os.path.realpath(folder)))
         before = [p for p in revision.files if p.endswith((".yaml", ".yml")) and any(_below(p, a) for a in asked)]
+        for name, place in zip(names, asked, strict=True):
+            if not Path(name).exists() and not any(_below(path, place) for path in revision.files):
+                raise Failure(f"{name} is neither here nor in {base}; name a plan or a folder of plans")
         for path in sorted({*now, *before}):
-            old = revision.plan(path, path in now or path in asked) if path in before else None
+            old = revision.plan(path, path in now or path in asked) if path in revision.files else None
             new = load_plan(now[path]) if path in now else None
             if old is not None or new is not None:
                 yield path, old, new, revision
@@ -129,7 +136,7 @@ def _below(path: str, folder: str) -> bool:
 def git(*arguments: str, at: Path | None = None, nothing: int = 0) -> bytes:
     """What git prints. nothing: the status by which it says that there is nothing to print. Raises Failure with its words."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=at, capture_output=True)
+        done = subprocess.run(["git", "-c", "color.ui=false", *arguments], cwd=at, capture_output=True)
     except FileNotFoundError as error:
         raise Failure("git is not installed; compare two files instead: refkv diff OLD NEW") from error
     if done.returncode not in (0, nothing):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
 from refkv_policy.cli.group import Failure, did_you_mean
+from refkv_policy.plan.yaml_subset import compose
 from refkv_policy.resources import resource
 
 STDIN = "-"
@@ -52,10 +55,17 @@ def find_plans(references: Iterable[str], missing: bool = False) -> tuple[str, .
 def is_plan(path: Path) -> bool:
     """Whether a YAML file found in a folder is meant as a plan: it says so, or says no kind at all."""
     try:
-        kind = _KIND.search(path.read_text("utf-8", errors="replace"))
+        text = path.read_text("utf-8", errors="replace")
     except OSError:
         return True
-    return kind is None or kind[1] == "plan"
+    kind = _KIND.search(text)
+    if kind is None or kind[1] == "plan":
+        return True
+    # A line that begins so can also stand within a text, and `Plan` is a slip: neither may keep a plan from being read.
+    document = compose(text, str(path)).document
+    value = document.value if document is not None else None
+    said = value.get("kind", "plan") if isinstance(value, dict) else kind[1]
+    return isinstance(said, str) and bool(get_close_matches(said.casefold(), ("plan",), 1, 0.75))
 
 
 def _expand(reference: str, missing: bool) -> Iterator[str]:
@@ -63,7 +73,7 @@ def _expand(reference: str, missing: bool) -> Iterator[str]:
     if reference == STDIN or path.is_file():
         yield reference
     elif path.is_dir():
-        plans = [str(p) for p in sorted(path.rglob("*")) if _is_yaml(p, path) and is_plan(p)]
+        plans = [str(p) for p in sorted(_within(path)) if p.suffix in (".yaml", ".yml") and is_plan(p)]
         if not plans:
             raise Failure(f"the folder {reference} holds no plan; name a folder of *.yaml files")
         yield from plans
@@ -81,14 +91,27 @@ def _expand(reference: str, missing: bool) -> Iterator[str]:
 def _missing(path: Path, reference: str) -> str:
     if path.exists():
         return f"{reference} is not a file; name a plan file or a folder"
+    if path.is_symlink():
+        return f"{reference} is a link that leads to no file; mend the link, or name another plan"
     near = [str(p) for p in path.parent.iterdir()] if path.parent.is_dir() else []
     return f"{reference} does not exist{did_you_mean(reference, near)}"
 
 
-def _is_yaml(path: Path, top: Path) -> bool:
-    if path.suffix not in (".yaml", ".yml"):
-        return False
-    return not any(part.startswith(".") for part in path.relative_to(top).parts) and path.is_file()
+def _within(top: Path) -> Iterator[Path]:
+    """The files of a folder and below, hidden ones left out; links are followed, one that leads nowhere is given too.
+
+    A folder that is linked into itself is entered once.
+    """
+    entered: set[str] = set()
+    for folder, folders, files in os.walk(top, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in entered:
+            folders.clear()
+            continue
+        entered.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        places = [Path(folder, name) for name in files if not name.startswith(".")]
+        yield from (place for place in places if place.is_file() or not place.exists())
 
 
 def _key(stem: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import keyword
 import os
@@ -55,6 +56,10 @@ class Failure(RefkvError):
         self.status = status
 
 
+class _ReaderGoneError(Exception):
+    """The reader of the output has gone (`refkv … | head`)."""
+
+
 class Commands(click.Group):
     """A group that imports a command's module when it is named, so that `validate` never waits for `run`'s imports."""
 
@@ -93,6 +98,13 @@ class Commands(click.Group):
             ctx.fail(f"there is no command {name!r}{did_you_mean(name, COMMANDS)} Commands: {', '.join(COMMANDS)}.")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's, which would end with 1, a plan that falls short, when the reader of the output has gone."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGoneError from error
+
     def main(  # type: ignore[override]
         self,
         args: Sequence[str] | None = None,
@@ -106,6 +118,9 @@ class Commands(click.Group):
         sys.exit(self._guarded(args, prog_name, extra))
 
     def _guarded(self, args: Sequence[str] | None, prog_name: str | None, extra: dict[str, Any]) -> int:
+        if sys.stdout is None:
+            say("refkv: the standard output is closed; give it a place to write to, such as /dev/null")
+            return COULD_NOT
         try:
             status = super().main(args, prog_name, standalone_mode=False, **extra)
             sys.stdout.flush()
@@ -123,7 +138,7 @@ class Commands(click.Group):
             return tell(error, FALLS_SHORT)
         except RefkvError as error:
             return tell(error, COULD_NOT)
-        except BrokenPipeError:
+        except (BrokenPipeError, _ReaderGoneError):
             # The reader of our output has gone (`refkv … | head`): nothing is left to say, not even at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return FINE
@@ -136,6 +151,10 @@ def _unexpected(error: Exception) -> str:
     """What to say of an exception that nobody raised on purpose; a library that is not installed is the usual one."""
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
         return f"this needs {error.name}: pip install 'refkv-policy[{EXTRAS[error.name]}]'"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"cannot write {error.filename or 'the output'}: {error.strerror}; make room"
+    if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
+        return f"the output cannot be written in {error.encoding}; set PYTHONIOENCODING=utf-8"
     return f"{type(error).__name__}: {str(error).strip() or 'no message'} (set REFKV_DEBUG=1 to see where)"
 
 
@@ -150,6 +169,13 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
 def say(text: str) -> None:
     """One line to stderr: progress and notes, never data."""
     click.echo(text, err=True)
+
+
+def stdin_bytes() -> bytes:
+    """All of the standard input. Raises Failure where it is closed."""
+    if sys.stdin is None:
+        raise Failure("the standard input is closed; name a file, or send the text in")
+    return sys.stdin.buffer.read()
 
 
 def tell(error: BaseException, status: int, sentence: str | None = None) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from refkv_policy.cli.group import Failure
 from refkv_policy.guardrails import (
     FILES,
+    OWN,
     Breach,
     Guardrails,
     breaches,
@@ -148,17 +149,25 @@ def _compiled(plan: Plan) -> Tables:
 
 
 def judged_again(plan: Plan, tables: Tables, guardrails: Guardrails) -> dict[Scope, dict[str, str]]:
-    """The verdicts of the evidence that a plan names, under the guardrails' thresholds, by scope and item."""
+    """The verdicts of the evidence that a plan names, by scope and item.
+
+    Judged by the guardrails' thresholds, or by the gate's own where they state none, whatever it was written with.
+    """
+    from refkv_policy.compiler import plan_profiles
     from refkv_policy.evidence import judge
+    from refkv_policy.profiles import shipped_as
 
     found: dict[Scope, dict[str, str]] = {}
+    profiles = {profile.name: profile for profile in plan_profiles(plan)}
     for evidence in _documents(plan):
         for entry in evidence.scopes:
             table = tables.get((entry.scope.profile, entry.scope.steps))
             if table is None:
                 continue
             tiers = frozenset(rule.tier for rule in table.rules)
-            limits = thresholds(guardrails, plan.purpose, entry.scope.profile, tiers)
+            same = shipped_as(profiles[entry.scope.profile]) if entry.scope.profile in profiles else None
+            also = None if same is None else same.name
+            limits = {**OWN, **thresholds(guardrails, plan.purpose, entry.scope.profile, tiers, also)}
             items = {item.name: item for item in entry.gate}
             verdicts = found.setdefault(entry.scope, {})
             for name in limits.keys() & items.keys():

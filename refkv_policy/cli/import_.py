@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from refkv_policy.cli.group import FALLS_SHORT, Failure, say
+from refkv_policy.cli.group import FALLS_SHORT, Failure, say, stdin_bytes
 
 if TYPE_CHECKING:
     from refkv_policy.exchange import Settings
@@ -107,7 +106,7 @@ def _stdin() -> str:
     from refkv_policy.plan import PlanError
     from refkv_policy.plan.yaml_subset import decode
 
-    text, faults = decode(sys.stdin.buffer.read(), "<stdin>")
+    text, faults = decode(stdin_bytes(), "<stdin>")
     if text is None:
         raise PlanError(faults)
     return text

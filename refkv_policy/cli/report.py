@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +49,7 @@ def report(
 
     if not inputs and not videos:
         raise Failure("there is nothing to report: name evidence, an audit log or a run's folder")
+    _check_out(out, [*inputs, *(find_plan(p) for p in plans), *_videos(videos).values()])
     given = read_inputs(inputs)
     made = make_report(given, plans=[load_plan(find_plan(p)) for p in plans], videos=_videos(videos))
     size = write_page(made, out)
@@ -55,6 +58,16 @@ def report(
         pictures = write_plots(made, png)
         say(f"{png}: {len(pictures)} pictures")
     ctx.exit(FINE if _trusted(made) else FALLS_SHORT)
+
+
+def _check_out(out: str, inputs: Iterable[str | Path]) -> None:
+    """Raises Failure where the page would take the place of something that it is made of."""
+    from refkv_policy.report.inputs import COMPARE, LOG, OUTPUT
+
+    for place in map(Path, inputs):
+        for file in (place, *(place / name for name in (LOG, OUTPUT, COMPARE))):
+            if file.is_file() and os.path.realpath(file) == os.path.realpath(out):
+                raise Failure(f"--out {out} would overwrite {file}, which the report is made of; name another file")
 
 
 def _videos(given: tuple[str, ...]) -> dict[str, Path]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refkv_policy.cli.find import STDIN, find_plans
-from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, say
+from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, say, stdin_bytes
 from refkv_policy.plan.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _check(file: str, sources: dict[str, str], guards: Guards) -> Iterable[Diagn
 
     if file == STDIN:
         file = STDIN_NAME
-        text, faults = decode(sys.stdin.buffer.read(), file)
+        text, faults = decode(stdin_bytes(), file)
     else:
         text, faults = read_text(file)
     if text is None:

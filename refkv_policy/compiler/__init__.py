@@ -134,14 +134,28 @@ def _check_static(plan: Plan, today: datetime.date | None) -> Iterator[Diagnosti
     yield from faults
     yield from check_run(plan)
     yield from check_acknowledgements(plan, sound, not faults, today or datetime.date.today())
-    base = Path(plan.document.file).parent
-    for index, name in enumerate(plan.models):
-        if name != ANY:
-            try:
-                load_profile(name, base)
-            except ProfileError as error:
-                span = plan.document.span(("models", index))
-                yield rules.UNKNOWN_PROFILE.at(plan.document.file, span, message=str(error))
+    yield from _check_profiles(plan)
+
+
+def _check_profiles(plan: Plan) -> Iterator[Diagnostic]:
+    """Every profile is there, and has a name that no other has, be it in the plan or among the shipped ones."""
+    base, file = Path(plan.document.file).parent, plan.document.file
+    listed: dict[str, str] = {}
+    for index, model in enumerate(plan.models):
+        if model == ANY:
+            continue
+        span = plan.document.span(("models", index))
+        try:
+            profile = load_profile(model, base)
+        except ProfileError as error:
+            yield rules.UNKNOWN_PROFILE.at(file, span, message=str(error))
+            continue
+        fields = {"model": model, "name": profile.name}
+        if profile.name in listed:
+            yield rules.PROFILE_NAME.at(file, span, **fields, other=f"{listed[profile.name]}, listed before")
+        elif profile.name in _names() and profile.digest != load_profile(profile.name).digest:
+            yield rules.PROFILE_NAME.at(file, span, **fields, other="another, shipped one")
+        listed.setdefault(profile.name, model)
 
 
 def examine_plan(
@@ -150,7 +164,8 @@ def examine_plan(
     """`compile_all` and `check_plan` in one: the tables of what compiles, and every fault. Never raises."""
     found = list(_check_static(plan, today))
     tables: dict[tuple[str, int], HookTable] = {}
-    if not any(d.code in (rules.UNKNOWN_PROFILE.code, rules.UNKNOWN_SAMPLER.code) for d in found):
+    unknown = (rules.UNKNOWN_PROFILE, rules.PROFILE_NAME, rules.UNKNOWN_SAMPLER)
+    if not {d.code for d in found} & {rule.code for rule in unknown}:
         for profile in plan_profiles(plan):
             applying = tuple(_applying(plan, profile))
             for steps in plan.run.steps:
@@ -193,4 +208,6 @@ def human_bytes(count: int) -> str:
     while value >= 1024 and len(units) > 1:
         value /= 1024
         units.pop(0)
-    return f"{int(value)} B" if units[0] == "B" else f"{value:.3g} {units[0]}"
+    if units[0] == "B":
+        return f"{count} B"
+    return f"{value:.0f} {units[0]}" if value >= 999.5 else f"{value:.3g} {units[0]}"

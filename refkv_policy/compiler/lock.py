@@ -34,8 +34,9 @@ def lock_path(plan_path: str | os.PathLike[str]) -> Path:
 
 def lock_text(plan: Plan) -> str:
     """The lock of every model and step count the plan lists, pure ASCII. Raises PlanError when the plan is unsound."""
+    tables = compile_all(plan)  # first, since it tells of a profile that is not there
     profiles = {profile.name: profile for profile in plan_profiles(plan)}
-    sections = [table_text(plan, table, profiles[name]) for (name, _), table in compile_all(plan).items()]
+    sections = [table_text(plan, table, profiles[name]) for (name, _), table in tables.items()]
     return HEAD + "".join("\n" + section for section in sections)
 
 
@@ -115,7 +116,8 @@ def check_lock(plan: Plan, path: Path) -> Diagnostic | None:
     except FileNotFoundError:
         return rules.LOCK_MISSING.at(plan.document.file, None, **fields)
     except (OSError, UnicodeDecodeError) as error:
-        return rules.LOCK_STALE.at(str(path), None, difference=f"it cannot be read ({error})", **fields)
+        reason = getattr(error, "strerror", None) or "it is not ASCII text"
+        return rules.LOCK_STALE.at(str(path), None, difference=f"it cannot be read: {reason.lower()}", **fields)
     if found == expected:
         return None
     changes = difflib.unified_diff(found.splitlines(), expected.splitlines(), lineterm="", n=0)

@@ -81,6 +81,15 @@ NOT_FOR_STEPS = rule(
     "A step count decides which steps are refreshed; others are refused, not rescaled.",
 )
 
+PROFILE_NAME = rule(
+    "RKV221",
+    "profile-name-taken",
+    "the profile {model} calls itself {name}, which is the name of {other}",
+    "give the profile file another `name`, or list one of the two",
+    "Tables, locks, evidence and guardrails know a model by its profile's name: of two with one name, one would be compiled "
+    "and the other believed to be.",
+)
+
 # --- 300: composition and tiers
 
 WRONG_TIER = rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from refkv_policy.guardrails.check import breaches, check_guardrails
 from refkv_policy.guardrails.held import Breach
-from refkv_policy.guardrails.model import SENSES, Guardrails, thresholds
+from refkv_policy.guardrails.model import OWN, SENSES, Guardrails, thresholds
 from refkv_policy.guardrails.read import (
     FILES,
     find_guardrails,
@@ -15,6 +15,7 @@ from refkv_policy.guardrails.read import (
 
 __all__ = [
     "FILES",
+    "OWN",
     "SENSES",
     "Breach",
     "Guardrails",

@@ -26,18 +26,18 @@ _DONE = {"R": "reused", "F": "forecast", "?": "decided online", "-": "left out"}
 
 def check_table(case: Case, table: HookTable) -> None:
     """Tell the case every guardrail that the table breaks."""
-    model = table.profile
+    model = case.names(table.profile)
     for bound in case.guardrails.refresh:
-        if bound.holds_on(model):
+        if bound.holds_on(*model):
             _check_refresh(case, table, bound)
     for steps in case.guardrails.always_computed:
-        if steps.holds_on(model):
+        if steps.holds_on(*model):
             _check_steps(case, table, steps)
     for sites in case.guardrails.never_cached:
-        if sites.holds_on(model):
+        if sites.holds_on(*model):
             _check_sites(case, table, sites)
     for limit in case.guardrails.bytes:
-        if limit.holds_on(model):
+        if limit.holds_on(*model):
             _check_bytes(case, table, limit)
 
 
@@ -102,12 +102,12 @@ def _check_steps(case: Case, table: HookTable, entry: AlwaysComputed) -> None:
 
 
 def _check_sites(case: Case, table: HookTable, entry: NeverCached) -> None:
-    profile = case.profile(table.profile)
+    profile, sets = case.profile(table.profile), case.sets(table.profile)
     single = isinstance(case.guardrails.document.value["never_cached"][entry.path[1]]["sites"], str)
     for index, text in enumerate(entry.sites):
         rail: Path = (*entry.path, "sites") if single else (*entry.path, "sites", index)
         try:
-            guarded = parse_sites(text).resolve(profile.counts, profile.sets)
+            guarded = parse_sites(text).resolve(profile.counts, sets)
         except SelectorError as error:
             case.tell_of_rails(unresolved(case.guardrails.document, rail, error, profile.name), rail)
             continue

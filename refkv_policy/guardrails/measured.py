@@ -7,7 +7,7 @@ from typing import Any
 
 from refkv_policy.guardrails import rules
 from refkv_policy.guardrails.held import Case
-from refkv_policy.guardrails.model import SENSES, EvidenceDemand
+from refkv_policy.guardrails.model import OWN, SENSES, EvidenceDemand
 from refkv_policy.plan.model import Path
 
 Scope = tuple[str, int, float]
@@ -24,8 +24,9 @@ _SHOWN = 3
 
 def check_measured(case: Case, statuses: Statuses, verdicts: Verdicts) -> None:
     """Tell the case every demand that the evidence of its operating points does not meet."""
-    for demand in case.guardrails.evidence:
-        scopes = _scopes(case, demand)
+    holding = [(demand, _scopes(case, demand)) for demand in case.guardrails.evidence]
+    stated = {(scope, item) for demand, scopes in holding for scope in scopes for item in demand.thresholds}
+    for demand, scopes in holding:
         short: dict[str, list[Scope]] = {}
         unkept: dict[str, list[Scope]] = {}
         for scope in scopes:
@@ -33,15 +34,18 @@ def check_measured(case: Case, statuses: Statuses, verdicts: Verdicts) -> None:
             if status not in _ENOUGH[demand.status]:
                 short.setdefault(status, []).append(scope)
                 continue
-            for item in demand.thresholds:
-                if verdicts.get(scope, {}).get(item) == "red" and demand.status != "red":
+            for item in SENSES:
+                if verdicts.get(scope, {}).get(item) != "red" or demand.status == "red":
+                    continue
+                if item in demand.thresholds or (scope, item) not in stated:
                     unkept.setdefault(item, []).append(scope)
         path = _place(case, demand)
         for status, found in short.items():
             _tell_short(case, demand, path, status, found)
         for item, found in unkept.items():
-            fields = {"item": item, "sense": SENSES[item].replace("_", " "), "limit": demand.thresholds[item]}
-            rail = (*demand.path, "thresholds", item)
+            limit = demand.thresholds.get(item, OWN[item])
+            fields = {"item": item, "sense": SENSES[item].replace("_", " "), "limit": limit}
+            rail = (*demand.path, *(("thresholds", item) if item in demand.thresholds else ("status",)))
             case.tell(rules.THRESHOLD, path, rail, **fields, scopes=_listed(found))
 
 
@@ -49,7 +53,7 @@ def _scopes(case: Case, demand: EvidenceDemand) -> list[Scope]:
     """The operating points that need evidence."""
     found = []
     for (model, steps), table in case.tables.items():
-        if demand.holds_for(case.plan.purpose, model, frozenset(rule.tier for rule in table.rules)):
+        if demand.holds_for(case.plan.purpose, frozenset(rule.tier for rule in table.rules), *case.names(model)):
             found += [(model, steps, guidance) for guidance in case.plan.run.guidance]
     return found
 

@@ -33,6 +33,21 @@ SENSES: Mapping[str, Literal["at_most", "at_least"]] = MappingProxyType(
 """The gate's items that guardrails may give a threshold, and what a measured value must be beside it."""
 
 
+OWN: Mapping[str, float] = MappingProxyType(
+    {
+        "mean_drop": 0.08,
+        "worst_frame_drop": 0.15,
+        "speedup": 0.10,
+        "pareto": 0.0,
+        "second_half_decay": 0.5,
+        "subjective": 0.90,
+        "fewer_steps": 0.0,
+        "respaced_steps": 0.0,
+    }
+)
+"""The gate's own thresholds, by which evidence is judged where guardrails ask for it and state none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Allow:
     """What rules may be. models: entries of a plan's `models`; a profile file by its real path."""
@@ -53,9 +68,9 @@ class Bound:
     tiers: Names
     models: Names | None
 
-    def holds_on(self, model: str) -> bool:
-        """Whether it holds on a profile, by name."""
-        return self.models is None or model in self.models
+    def holds_on(self, *names: str) -> bool:
+        """Whether it holds on a profile that goes by any of these names."""
+        return self.models is None or not set(names).isdisjoint(self.models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +113,9 @@ class EvidenceDemand(Bound):
     purpose: Purpose | None = None
     thresholds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
-    def holds_for(self, purpose: str, model: str, tiers: frozenset[str]) -> bool:
-        """Whether a plan of this purpose needs evidence on a model where its rules are of these tiers."""
-        return self.purpose in (None, purpose) and self.holds_on(model) and not tiers.isdisjoint(self.tiers)
+    def holds_for(self, purpose: str, tiers: frozenset[str], *names: str) -> bool:
+        """Whether a plan of this purpose needs evidence on a model, by its names, where its rules are of these tiers."""
+        return self.purpose in (None, purpose) and self.holds_on(*names) and not tiers.isdisjoint(self.tiers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +155,17 @@ class Guardrails:
         return f"{self.document.file}:{self.document.span(path, key=True).line}"
 
 
-def thresholds(guardrails: Guardrails | None, purpose: str, model: str, tiers: frozenset[str]) -> dict[str, float]:
+def thresholds(
+    guardrails: Guardrails | None, purpose: str, model: str, tiers: frozenset[str], also: str | None = None
+) -> dict[str, float]:
     """The thresholds that the gate judges a plan by in place of its own, by item; of several the strictest.
 
-    purpose: the plan's. model: a profile's name. tiers: of the rules that apply to it. Empty without guardrails.
+    purpose: the plan's. model: a profile's name; also: another that its model goes by. tiers: of the rules that apply to
+    it. Empty without guardrails.
     """
     found: dict[str, float] = {}
     for demand in guardrails.evidence if guardrails is not None else ():
-        if demand.holds_for(purpose, model, tiers):
+        if demand.holds_for(purpose, tiers, model, *([] if also is None else [also])):
             for name, limit in demand.thresholds.items():
                 strictest = min if SENSES[name] == "at_most" else max
                 found[name] = strictest(limit, found.get(name, limit))

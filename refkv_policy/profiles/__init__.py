@@ -13,7 +13,17 @@ from refkv_policy.plan.wording import did_you_mean, listed
 from refkv_policy.profiles.profile import Profile, freeze
 from refkv_policy.resources import resource
 
-__all__ = ["ANY", "Profile", "ProfileError", "identify", "is_path", "load_profile", "names", "profile_schema"]
+__all__ = [
+    "ANY",
+    "Profile",
+    "ProfileError",
+    "identify",
+    "is_path",
+    "load_profile",
+    "names",
+    "profile_schema",
+    "shipped_as",
+]
 
 FOLDER = Path(__file__).resolve().parent
 ANY = "any"
@@ -29,6 +39,13 @@ class ProfileError(RefkvError):
 def names() -> tuple[str, ...]:
     """Names of the shipped profiles, sorted."""
     return tuple(sorted(p.stem for p in FOLDER.glob("*.yaml")))
+
+
+def shipped_as(profile: Profile) -> Profile | None:
+    """The shipped profile of the model that a profile of another name describes; None for any other."""
+    if profile.name in names():
+        return None
+    return next((each for each in map(_shipped, names()) if each.same_model(profile)), None)
 
 
 def is_path(reference: str) -> bool:

@@ -54,7 +54,9 @@ def write_clip(path: str | Path, frames: Frames, fps: float, *, quality: int = 1
 
 def _encode(path: Path, frames: Frames, rate: Fraction, quality: int) -> None:
     with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
-        stream = container.add_stream("libx264", rate=rate, options={"crf": str(quality), "preset": "medium"})
+        # With its macroblock tree x264 was seen to write one of several files from the same frames.
+        settings = {"crf": str(quality), "preset": "medium", "x264-params": "mbtree=0"}
+        stream = container.add_stream("libx264", rate=rate, options=settings)
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
         for picture in frames:

@@ -149,3 +149,10 @@ def test_another_table_than_the_expected_one_is_found(tools, tmp_path):
     for found in (verify(path, table=changed), verify(path, table_digest=changed.digest)):
         assert found.outcome == "broken"
         assert "ran the table" in found.problems[0].message
+
+
+def test_half_a_line_behind_the_close_is_found(logs):
+    """A killed writer leaves half a line before the close, never behind it: bytes there were put there."""
+    assert outcome(logs["tiny"] + b"x") == "broken"
+    assert outcome(logs["tiny"] + logs["tiny"][:40]) == "broken"
+    assert outcome(logs["tiny"][:-5]) == "unsealed"

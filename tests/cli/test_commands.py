@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -198,3 +199,80 @@ def test_unknown_plan_is_guessed(refkv: Callable) -> None:
     result = refkv("explain", "wan21_p1_k5")
     assert result.exit_code == 2
     assert "did you mean" in result.stderr
+
+
+def test_a_gone_reader_is_no_fault_of_the_plan() -> None:
+    """A reader that ends first (`refkv … | true`) gives 0, not the status of a plan that falls short."""
+    for arguments in ("models", "rule", "schema plan"):
+        command = f"{sys.executable} -m refkv_policy.cli {arguments} | true"
+        done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True)
+        assert (arguments, done.returncode, done.stderr) == (arguments, 0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="streams are closed by a POSIX shell")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("validate - <&-", "refkv: the standard input is closed"),
+        ("models >&-", "refkv: the standard output is closed"),
+        ("models >/dev/full", "refkv: cannot write the output: No space left on device; make room"),
+    ],
+)
+def test_streams_that_cannot_be_used_are_told_in_a_sentence(arguments: str, told: str) -> None:
+    """A closed or full stream is told as such, and not as a defect."""
+    if "/dev/full" in arguments and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    command = f"{sys.executable} -m refkv_policy.cli {arguments}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(told)
+    assert "REFKV_DEBUG" not in done.stderr
+
+
+def test_an_encoding_that_cannot_show_the_output_is_named() -> None:
+    """Where the terminal's encoding lacks a character, the sentence says what to set."""
+    command = [sys.executable, "-m", "refkv_policy.cli", "rule", "RKV309"]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "refkv: the output cannot be written in latin-1; set PYTHONIOENCODING=utf-8\n",
+    )
+
+
+def test_compile_never_writes_over_a_plan(refkv: Callable, plan_file: Path) -> None:
+    """A plan that has the name of a lock is refused, and stays as it is."""
+    odd = plan_file.with_suffix(".lock")
+    odd.write_text(text := plan_file.read_text())
+    result = refkv("compile", odd)
+    assert (result.exit_code, odd.read_text()) == (2, text)
+    assert "has the name of a lock, which would overwrite it" in result.stderr
+
+
+def test_two_plans_never_share_a_lock(refkv: Callable, plan_file: Path) -> None:
+    """x.yaml and x.yml would overwrite each other's lock, so neither is compiled."""
+    plan_file.with_suffix(".yml").write_text(plan_file.read_text().replace("interval: 2", "interval: 3"))
+    for arguments in (("compile", "plans"), ("compile", "--check", "plans")):
+        result = refkv(*arguments)
+        assert result.exit_code == 2
+        assert "tiny.yaml and plans/tiny.yml have one lock" in result.stderr
+    assert not plan_file.with_suffix(".lock").exists()
+    assert refkv("compile", "--stdout", "plans").exit_code == 0
+
+
+@pytest.mark.parametrize("options", [("--check", "--stdout"), ("--stdout", "--json")])
+def test_compile_refuses_options_that_contradict(refkv: Callable, plan_file: Path, options: tuple[str, ...]) -> None:
+    """None of two options is passed over in silence."""
+    result = refkv("compile", *options, plan_file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{options[0]} and {options[1]} say different things" in result.stderr
+
+
+def test_a_missing_profile_is_the_fault_of_its_plan_alone(refkv: Callable, plan_file: Path) -> None:
+    """`compile` tells it as `validate` does, exits with 1, and goes on to the other plans."""
+    broken = plan_file.with_name("a.yaml")
+    broken.write_text(plan_file.read_text().replace("[wan2.1-vace-mini]", "[nowhere.yaml]"))
+    result = refkv("compile", "plans")
+    assert result.exit_code == 1
+    assert "plans/a.yaml:6:10: RKV214" in result.stderr
+    assert plan_file.with_suffix(".lock").exists()

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from refkv_policy.compiler import Workload, compile_all, compile_plan, predict
 from refkv_policy.evidence import GATE
 from refkv_policy.guardrails import (
+    OWN,
     SENSES,
     cells,
     check_guardrails,
@@ -235,3 +236,27 @@ def test_the_documents_example_is_sound() -> None:
     assert faults == ()
     assert guardrails is not None
     assert guardrails.evidence[0].thresholds["subjective"] == 0.9
+
+
+def test_a_profile_of_another_name_is_the_same_model(tmp_path: Path) -> None:
+    """A copy of a shipped profile under another name, with other layer sets, is held as the shipped one."""
+    text = (ROOT / "refkv_policy" / "profiles" / "wan2.1-vace-mini.yaml").read_text()
+    own = text.replace("name: wan2.1-vace-mini", "name: mine").replace('shallow: "0-2"', 'shallow: "0"')
+    (tmp_path / "mine.yaml").write_text(own.replace('deep: "3-5"', 'deep: "2-5"'))
+    path = tmp_path / "plan.yaml"
+    path.write_text((CASES / "plan.yaml").read_text().replace("wan2.1-vace-mini", "mine.yaml"))
+    plan = load_plan(path)
+    entries = (
+        ('never_cached:\n  - {sites: "hint[shallow]", models: [wan2.1-vace-mini]}\n', ["RKV618"]),
+        ("refresh:\n  - {largest_interval: 2, models: [wan2.1-vace-mini]}\n", ["RKV615"]),
+        ("refresh:\n  - {largest_interval: 2, models: [wan2.1-vace-14b]}\n", []),
+    )
+    for entry, codes in entries:
+        guardrails, faults = parse_guardrails(HEAD + entry)
+        assert guardrails is not None, faults
+        assert [d.code for d in check_guardrails(plan, compile_all(plan, TODAY), guardrails)] == codes
+
+
+def test_the_gates_own_thresholds_are_those_of_the_gate() -> None:
+    """What evidence is judged by where guardrails state no threshold is what `refkv gate` judges by."""
+    assert {name: item.threshold for name, item in GATE.items() if name != "memory"} == dict(OWN)

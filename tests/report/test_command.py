@@ -175,3 +175,19 @@ def test_several_documents_are_told_apart(refkv: Callable[..., Result], tmp_path
     text = (tmp_path / "report.html").read_text()
     assert "green-plan, test" in text
     assert text.index('id="test-wan2.1-vace-mini-12-g5"') < text.index('id="green-plan-wan2.1-vace-mini-12-g5"')
+
+
+def test_a_report_never_takes_the_place_of_its_inputs(refkv: Callable[..., Result], tmp_path: Path) -> None:
+    """Evidence, and the log of a run's folder, are refused as --out, by whatever path, and stay as they are."""
+    evidence = tmp_path / "e.json"
+    evidence.write_text(text := sample.evidence_sample.text())
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "audit.jsonl").write_text("{}\n")
+    (tmp_path / "link.html").symlink_to(evidence)
+    for inputs, out in ((["e.json"], "./e.json"), (["e.json"], "link.html"), (["run"], "run/audit.jsonl")):
+        done = refkv(*inputs, "--out", out)
+        assert (out, done.exit_code) == (out, 2)
+        assert f"--out {out} would overwrite" in done.stderr
+    assert evidence.read_text() == text
+    assert (folder / "audit.jsonl").read_text() == "{}\n"

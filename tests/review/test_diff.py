@@ -220,3 +220,26 @@ def test_the_markdown_folds_the_maps(refkv: Refkv, reviewed: Path) -> None:
     assert "```" not in "\n".join(open_part)
     assert page.count("<details>") == page.count("</details>") == 2
     assert "| 64x64x17 |" in page
+
+
+def test_a_plan_that_is_nowhere_is_no_silence(refkv: Refkv, reviewed: Path) -> None:
+    """A name that is neither here nor in the revision is a slip, and not a plan that did not change."""
+    for name in ("plans/reviwed.yaml", "nowhere"):
+        result = refkv("diff", "--base", "HEAD", name)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"refkv: {name} is neither here nor in HEAD")
+
+
+def test_profiles_are_found_whatever_git_colours(refkv: Refkv, reviewed: Path, git: Git) -> None:
+    """A repository whose git always colours its output has the same old side."""
+    from refkv_policy.profiles import FOLDER
+
+    text = (FOLDER / "wan2.1-vace-mini.yaml").read_text().replace("wan2.1-vace-mini", "own")
+    (reviewed / "own.yaml").write_text(text)
+    plan = reviewed / "plans" / "reviewed.yaml"
+    plan.write_text(PLAN.replace("[wan2.1-vace-mini]", "[../own.yaml]"))
+    git(reviewed, "add", "--all")
+    git(reviewed, "commit", "--quiet", "--message", "own")
+    git(reviewed, "config", "color.ui", "always")
+    result = refkv("diff", "--base", "HEAD")
+    assert (result.exit_code, result.stdout) == (0, "no plan changed\n"), result.stderr
