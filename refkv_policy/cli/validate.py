@@ -71,6 +71,10 @@ def _check(file: str, sources: dict[str, str], guards: Guards) -> Iterable[Diagn
     if plan is not None:
         tables, found = examine_plan(plan)
         faults = (*faults, *found)
+        if not errors(found) and any(entry.evidence for entry in plan.acknowledgements):
+            from refkv_policy.evidence import check_evidence
+
+            faults = (*faults, *check_evidence(plan, tables))
         # Guardrails speak of a plan that compiles whole; what keeps it from compiling is told already.
         faults = (*faults, *guards.faults(plan, sources, told=faults, tables={} if errors(found) else tables))
     if faults:

@@ -14,11 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_shipped_plans_are_sound(refkv: Callable) -> None:
-    """Every plan in the repository validates, found by its folder."""
-    result = refkv("validate", ROOT / "plans")
+    """Every plan in the repository validates, found by its folder; what is told is what their evidence is worth."""
+    result = refkv("validate", "--format", "json", ROOT / "plans")
     assert result.exit_code == 0, result.output
-    assert result.stdout == ""
-    assert "sound" in result.stderr
+    told = {d["code"]: d["severity"] for d in json.loads(result.stdout)["diagnostics"]}
+    assert told.items() <= {"RKV516": "note", "RKV518": "warning", "RKV519": "note"}.items()
+    assert "sound" in refkv("validate", ROOT / "plans").stderr
 
 
 @pytest.mark.parametrize("form", ["text", "concise", "json", "github"])
@@ -91,4 +92,4 @@ def test_imports_neither_torch_nor_diffusers_nor_rich() -> None:
         "print(sorted(heavy))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.splitlines()[-1] == "[]"
