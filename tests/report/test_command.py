@@ -191,3 +191,15 @@ def test_a_report_never_takes_the_place_of_its_inputs(refkv: Callable[..., Resul
         assert f"--out {out} would overwrite" in done.stderr
     assert evidence.read_text() == text
     assert (folder / "audit.jsonl").read_text() == "{}\n"
+
+
+def test_the_shipped_evidence_in_one_page(refkv: Callable[..., Result], tmp_path: Path) -> None:
+    """More scopes than are opened at once: all are there, in order of concern, the first of them open."""
+    files = sorted((Path(__file__).resolve().parents[2] / "evidence").glob("*.json"))
+    assert len(files) > 3
+    done = refkv(*map(str, files), "--out", "r.html")
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "r.html").read_text()
+    assert page.count('<details class="scope"') == len(files)
+    assert page.count('<details class="scope" open') == 1
+    assert page.index('<details class="scope" open') == page.index('<details class="scope"')
