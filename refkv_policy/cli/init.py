@@ -29,7 +29,7 @@ VALID_DAYS = 182
 @click.option("--model", "models", multiple=True, required=True, metavar="PROFILE",
               help="A model of `refkv models`, the path of a profile, or any; may be repeated.")  # fmt: skip
 @click.option("--tier", required=True, type=click.Choice(["P0", "P1", "P2", "S"], case_sensitive=False),
-              help="P0 lossless, P1 lossy VACE hints, P2 decoupled reference K/V, S fewer steps.")  # fmt: skip
+              help="P0 lossless, P1 lossy VACE hints, P2 decoupled reference K/V (no method yet), S fewer steps.")  # fmt: skip
 @click.option("--method", metavar="METHOD", help="A method of that tier.  [default: the simplest]")
 @click.option("--steps", multiple=True, type=click.IntRange(1), help="A step count; may be repeated.  [default: 30]")
 @click.option("--size", metavar="WxH", help="[default: 832x480; 96x96 for the embedded model]")

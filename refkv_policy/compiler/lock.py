@@ -109,7 +109,7 @@ def _predictions(plan: Plan, table: HookTable, profile: Profile) -> Iterator[str
 
 def check_lock(plan: Plan, path: Path) -> Diagnostic | None:
     """The fault of a lock file that is missing or not what the plan compiles to. Raises PlanError as `lock_text` does."""
-    fields = {"lock": path.name, "plan": Path(plan.document.file).name}
+    fields = {"lock": path.name, "plan": plan.document.file}
     expected = lock_text(plan)
     try:
         found = path.read_text("ascii")

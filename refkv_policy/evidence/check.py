@@ -49,7 +49,7 @@ def check_evidence(
     warning otherwise; missing and incomplete evidence is a note, and left to guardrails.
     """
     if all(entry.evidence is None for entry in plan.acknowledgements):
-        return ()
+        return tuple(_unbacked(plan))
     return examine(plan, tables, today).diagnostics
 
 
@@ -85,6 +85,16 @@ def examine(plan: Plan, tables: Tables | None = None, today: datetime.date | Non
                 documents.append(evidence)
                 found.extend(teller.of_document(evidence, tables))
     return Findings(status(plan, tables, documents), tuple(found))
+
+
+def _unbacked(plan: Plan) -> Iterator[Diagnostic]:
+    """A plan that is recommended at a risk, none of whose acknowledgements names evidence."""
+    if plan.purpose == "recommended" and plan.acknowledgements:
+        document = plan.document
+        path = f"evidence/{_stem(plan)}.json"
+        span = document.span(plan.acknowledgements[0].path)
+        problem = "is named by no acknowledgement of this recommended plan"
+        yield rules.MISSING.at(document.file, span, path=path, plan=document.file, problem=problem)
 
 
 def locate(root: Path, path: str) -> tuple[Path | None, str]:

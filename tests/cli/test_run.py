@@ -141,6 +141,8 @@ def test_ctrl_c_seals_the_log(plan_file: Path, model_folder: Path, tmp_path: Pat
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
+        # A job in the background of a shell inherits that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     log = out / "audit.jsonl"
     deadline = time.monotonic() + 240

@@ -57,3 +57,14 @@ def test_each_status_is_told_at_its_line(evidence: Path, rails: tuple[str, ...])
     evidence.write_text(evidence.read_text().replace("float32", "float16"))
     status, found = _told(*rails)
     assert (status, found[0][:2]) == (1, ("RKV513", "error"))
+
+
+def test_a_recommended_plan_that_names_no_evidence(evidence: Path) -> None:
+    """A note at its acknowledgement; silence for a plan that is only shown for reference."""
+    _plan(evidence.parent.parent, purpose="recommended")
+    plan = Path("plans/x.yaml")
+    plan.write_text(plan.read_text().replace(", evidence: evidence/x.json", ""))
+    line = next(n for n, text in enumerate(plan.read_text().splitlines(), 1) if "lossy-hint-cache" in text)
+    assert _told() == (0, [("RKV516", "note", line)])
+    plan.write_text(plan.read_text().replace("purpose: recommended", "purpose: reference"))
+    assert _told() == (0, [])
