@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,14 @@ from refkv_policy.quality.metrics import FeatureModel, MeasureError, Video, comp
 from refkv_policy.quality.tasks import Conditions, Source, Store, Task, Work
 from refkv_policy.runtime import AttachError, RequestError, attach
 from refkv_policy.runtime.generate import Generated, Request, generate
+from refkv_policy.runtime.placement import Patches
 from refkv_policy.runtime.session import Session
 from refkv_policy.video import Clip, control, read_clip, write_clip
 
 if TYPE_CHECKING:
     from diffusers import WanVACEPipeline
 
+T = TypeVar("T")
 OWN_FAULTS = (MeasureError, RequestError, AttachError)
 """What ends one task and not the sweep: its result says so."""
 EMBEDDED = 8
@@ -171,25 +173,27 @@ class _Encoded:
     @contextmanager
     def remembered(self) -> Iterator[None]:
         """The VAE's `encode` goes through the memory until the block ends."""
-        original, had = self._vae.encode, "encode" in vars(self._vae)
+        original, patches = self._vae.encode, Patches()
 
         def encode(x: torch.Tensor, return_dict: bool = True) -> Any:
             key = hashlib.blake2b(x.detach().cpu().contiguous().view(torch.uint8).numpy().data).digest()
             key += f"{x.dtype}{tuple(x.shape)}{return_dict}".encode()
-            if key not in self._known:
-                while len(self._known) >= 2 * EMBEDDED:
-                    del self._known[next(iter(self._known))]
-                self._known[key] = original(x, return_dict=return_dict)
-            return self._known[key]
+            return _known(self._known, key, lambda: original(x, return_dict=return_dict), 2 * EMBEDDED)
 
-        self._vae.encode = encode
+        patches.set(self._vae, "encode", encode)
         try:
             yield
         finally:
-            if had:
-                self._vae.encode = original
-            else:
-                del self._vae.encode
+            patches.undo()
+
+
+def _known(known: dict[bytes, T], key: bytes, make: Callable[[], T], most: int) -> T:
+    """What is known under a key, made where it is not; the oldest go when there are more than `most`."""
+    if key not in known:
+        while len(known) >= most:
+            del known[next(iter(known))]
+        known[key] = make()
+    return known[key]
 
 
 class _Remembering:
@@ -208,11 +212,7 @@ class _Remembering:
     def embed(self, frames: Video) -> npt.NDArray[np.float32]:
         """As the model's."""
         key = hashlib.blake2b(np.ascontiguousarray(frames).data).digest()
-        if key not in self._known:
-            while len(self._known) >= EMBEDDED:
-                del self._known[next(iter(self._known))]
-            self._known[key] = self._model.embed(frames)
-        return self._known[key]
+        return _known(self._known, key, lambda: self._model.embed(frames), EMBEDDED)
 
 
 @contextmanager

@@ -163,8 +163,8 @@ def test_two_files_are_compared_where_they_lie(refkv: Refkv, reviewed: Path) -> 
     assert "plans/stricter/guardrails.yaml:4 allows at most 2" in result.stdout
 
 
-def test_profiles_are_read_as_they_were(refkv: Refkv, reviewed: Path, git: Git) -> None:
-    """A profile file that changed with the plan: each side compiles against its own."""
+def own_profile(reviewed: Path, git: Git) -> str:
+    """Commits a profile of one's own, which the plan then names; gives its text."""
     from refkv_policy.profiles import FOLDER
 
     text = (FOLDER / "wan2.1-vace-mini.yaml").read_text().replace("wan2.1-vace-mini", "own")
@@ -173,6 +173,12 @@ def test_profiles_are_read_as_they_were(refkv: Refkv, reviewed: Path, git: Git) 
     plan.write_text(PLAN.replace("[wan2.1-vace-mini]", "[../own.yaml]"))
     git(reviewed, "add", "--all")
     git(reviewed, "commit", "--quiet", "--message", "a profile of one's own")
+    return text
+
+
+def test_profiles_are_read_as_they_were(refkv: Refkv, reviewed: Path, git: Git) -> None:
+    """A profile file that changed with the plan: each side compiles against its own."""
+    text = own_profile(reviewed, git)
     changed = text.replace('deep: "3-5"', 'deep: "4-5"')
     assert changed != text
     (reviewed / "own.yaml").write_text(changed)
@@ -232,14 +238,7 @@ def test_a_plan_that_is_nowhere_is_no_silence(refkv: Refkv, reviewed: Path) -> N
 
 def test_profiles_are_found_whatever_git_colours(refkv: Refkv, reviewed: Path, git: Git) -> None:
     """A repository whose git always colours its output has the same old side."""
-    from refkv_policy.profiles import FOLDER
-
-    text = (FOLDER / "wan2.1-vace-mini.yaml").read_text().replace("wan2.1-vace-mini", "own")
-    (reviewed / "own.yaml").write_text(text)
-    plan = reviewed / "plans" / "reviewed.yaml"
-    plan.write_text(PLAN.replace("[wan2.1-vace-mini]", "[../own.yaml]"))
-    git(reviewed, "add", "--all")
-    git(reviewed, "commit", "--quiet", "--message", "own")
+    own_profile(reviewed, git)
     git(reviewed, "config", "color.ui", "always")
     result = refkv("diff", "--base", "HEAD")
     assert (result.exit_code, result.stdout) == (0, "no plan changed\n"), result.stderr
