@@ -90,7 +90,7 @@ def standing(plan: Plan | None, guards: Guards, named: Naming = str, *, past: bo
     return Standing(
         guardrails=named(guardrails.document.file),
         demands=guardrails.document.value,
-        breaches=_by_key(plan, held_against(guardrails, plan, tables), named),
+        breaches=_by_key(plan, held_against(guardrails, plan, tables, statuses=statuses), named),
         statuses=statuses,
     )
 

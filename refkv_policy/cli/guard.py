@@ -118,16 +118,25 @@ class Guards:
 
 
 def held_against(
-    guardrails: Guardrails, plan: Plan, tables: Tables, *, judge_evidence: bool = True
+    guardrails: Guardrails,
+    plan: Plan,
+    tables: Tables,
+    *,
+    judge_evidence: bool = True,
+    statuses: Mapping[Scope, str] | None = None,
 ) -> tuple[Breach, ...]:
-    """Everything in which a plan breaks guardrails, its evidence (unless it is not to be judged) read where they ask for it."""
+    """Everything in which a plan breaks guardrails, its evidence (unless it is not to be judged) read where they ask for it.
+
+    statuses: of its evidence, where they are known already.
+    """
     if not guardrails.evidence or not judge_evidence:
         return breaches(plan, tables, guardrails)
     if not any(entry.evidence for entry in plan.acknowledgements):
         return breaches(plan, tables, guardrails, {})  # all of it is missing, which needs no look
-    from refkv_policy.evidence import examine
+    if statuses is None:
+        from refkv_policy.evidence import examine
 
-    statuses = examine(plan, tables).statuses
+        statuses = examine(plan, tables).statuses
     return breaches(plan, tables, guardrails, statuses, verdicts=judged_again(plan, tables, guardrails))
 
 
