@@ -9,8 +9,9 @@ from refkv_policy.audit.fold import fold_names
 from refkv_policy.audit.read import Log, RequestLog
 from refkv_policy.audit.record import plain, quoted
 from refkv_policy.audit.totals import Totals
+from refkv_policy.compiler import human_bytes
 
-COLUMNS = ("request", "outcome", "steps", "hits", "misses", "hit rate", "departures", "peak bytes")
+COLUMNS = ("request", "outcome", "steps", "hits", "misses", "hit rate", "departures", "peak")
 
 
 def totals_of(request: RequestLog) -> Totals:
@@ -46,7 +47,7 @@ def render_summary(log: Log) -> str:
             str(e["misses"]),
             "-" if e["hit_rate"] is None else f"{e['hit_rate']:.1%}",
             ", ".join(f"{n} {plain(reason)}" for reason, n in sorted(e["departures"].items())) or "none",
-            str(e["bytes_peak"]),
+            human_bytes(e["bytes_peak"]),
         )
         for e in entries
     ]

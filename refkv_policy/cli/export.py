@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from refkv_policy.cli.find import find_plan
-from refkv_policy.cli.group import FALLS_SHORT, Failure, say
+from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, say
 
 if TYPE_CHECKING:
     from refkv_policy.plan import Plan
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 @click.option("--stage-id", type=click.IntRange(0), default=0, show_default=True, help="The stage of the deploy YAML.")
 @click.option("--format", "form", type=click.Choice(["yaml", "flags", "json"]), default="yaml", show_default=True,
               help="A deploy YAML with everything else as comments, flags of `vllm serve`, or both for machines.")  # fmt: skip
-def export(plan: str, target: str, model: str | None, stage_id: int, form: str) -> None:
+@click.pass_context
+def export(ctx: click.Context, plan: str, target: str, model: str | None, stage_id: int, form: str) -> None:
     """Print the settings that say of a plan what the engine can be told; list what has no equivalent there.
 
-    Exit status: 0 printed, 1 the plan is unsound or cannot be said exactly, 2 the command could not do its work.
+    Exit status: 0 printed, 1 the plan is unsound, cannot be said exactly, or nothing of it can be told, 2 the command
+    could not do its work.
     """
     from refkv_policy.compiler import check_plan
     from refkv_policy.exchange import RELEASE, ExchangeError, export_plan
@@ -45,14 +48,16 @@ def export(plan: str, target: str, model: str | None, stage_id: int, form: str) 
         told = {"stage_id": stage_id, "fields": found.fields, "flags": found.flags}
         left_out = [asdict(entry) for entry in found.left_out]
         click.echo(json.dumps({**value, **told, "not_told": left_out, "notes": found.notes}, indent=2))
-        return
+        ctx.exit(FINE if found.fields else FALLS_SHORT)
     click.echo(found.yaml(stage_id) if form == "yaml" else found.flags, nl=form == "flags" and bool(found.fields))
-    for note in found.notes:
-        say(f"note: {note}")
-    for entry in found.left_out:
-        say(f"not told: {entry}")
+    if form == "flags" or not sys.stdout.isatty():  # the YAML's comments say the same
+        for note in found.notes:
+            say(f"note: {note}")
+        for entry in found.left_out:
+            say(f"not told: {entry}")
     if not found.fields:
         say(f"vLLM-Omni {RELEASE} can be told nothing of this plan")
+        ctx.exit(FALLS_SHORT)
 
 
 def _profile(plan: Plan, model: str | None) -> Profile | None:

@@ -86,19 +86,25 @@ class Guards:
         return self._once(parse_guardrails(text, file)[1])
 
     def faults(
-        self, plan: Plan, sources: dict[str, str], told: Iterable[Diagnostic] = (), tables: Tables | None = None
+        self,
+        plan: Plan,
+        sources: dict[str, str],
+        told: Iterable[Diagnostic] = (),
+        tables: Tables | None = None,
+        statuses: Mapping[Scope, str] | None = None,
     ) -> tuple[Diagnostic, ...]:
         """Every fault of a plan under its guardrails, and theirs.
 
         told: what has been told of the plan; where that has an error of its evidence, guardrails say nothing of evidence.
-        tables: of `compile_all`, called unless given.
+        tables: of `compile_all`, called unless given. statuses: of the plan's evidence, where they are known already.
         """
         guardrails, faults = self.of(plan.document.file, sources)
         if guardrails is None:
             return faults
         tables = _compiled(plan) if tables is None else tables
         judge = not any(d.code.startswith("RKV51") and d.severity == "error" for d in told)
-        found = in_order(b.diagnostic for b in held_against(guardrails, plan, tables, judge_evidence=judge))
+        breached = held_against(guardrails, plan, tables, judge_evidence=judge, statuses=statuses)
+        found = in_order(b.diagnostic for b in breached)
         file = guardrails.document.file
         if any(d.file == file for d in found):
             sources[file] = guardrails.document.text

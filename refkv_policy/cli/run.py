@@ -62,7 +62,9 @@ def _dry_run(options: dict[str, Any]) -> int:
     from refkv_policy.cli.summary import prediction_json, prediction_text, title
 
     job, notes = _prepare(options)
-    dtype = options["dtype"] or "bfloat16"
+    dtype = options["dtype"] or ("float32" if options["device"] == "cpu" else "bfloat16")
+    if options["dtype"] is None and options["device"] is None:
+        notes = (*notes, "bytes are for bfloat16, as on an accelerator; on a CPU a run is in float32: say --device cpu")
     prediction = job.predict(dtype)
     tell = _teller(options["as_json"])
     tell(title(job, "no clip (a dry run)"))

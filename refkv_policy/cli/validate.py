@@ -70,13 +70,15 @@ def _check(file: str, sources: dict[str, str], guards: Guards) -> Iterable[Diagn
     plan, faults = parse_plan(text, file) if of_rails is None else (None, of_rails)
     if plan is not None:
         tables, found = examine_plan(plan)
-        faults = (*faults, *found)
+        faults, statuses = (*faults, *found), None
         if not errors(found) and (plan.purpose == "recommended" or any(a.evidence for a in plan.acknowledgements)):
-            from refkv_policy.evidence import check_evidence
+            from refkv_policy.evidence import examine
 
-            faults = (*faults, *check_evidence(plan, tables))
+            evidence = examine(plan, tables)
+            faults, statuses = (*faults, *evidence.diagnostics), evidence.statuses
         # Guardrails speak of a plan that compiles whole; what keeps it from compiling is told already.
-        faults = (*faults, *guards.faults(plan, sources, told=faults, tables={} if errors(found) else tables))
+        tables = {} if errors(found) else tables
+        faults = (*faults, *guards.faults(plan, sources, told=faults, tables=tables, statuses=statuses))
     if faults:
         sources[file] = text
     return faults

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from refkv_policy.compiler import Prediction, examine_plan, plan_profiles, predict, rules
-from refkv_policy.compiler.lock import DTYPE, compact
+from refkv_policy.compiler.lock import DTYPE, attention_text, compact
 from refkv_policy.compiler.table import BRANCHES, HookTable, Row, TableRule
 from refkv_policy.plan.diagnostic import PlanError, errors
 from refkv_policy.plan.model import Acknowledgement, Plan, Shape
@@ -203,10 +203,13 @@ def _actions(row: Row | None, branch: str) -> str | None:
 
 def _facts(old: HookTable, new: HookTable) -> Iterator[Change]:
     """Sampler, guidance, the steps that are run, and each rule's settings."""
-    for name in ("sampler", "flow_shift", "guidance", "attention_dtype"):
+    for name in ("sampler", "flow_shift", "guidance"):
         a, b = getattr(old, name), getattr(new, name)
         if a != b:
             yield Change(name, _text(a), _text(b))
+    before_after = attention_text(old), attention_text(new)
+    if before_after[0] != before_after[1]:
+        yield Change("attention", *before_after)
     if old.evaluated != new.evaluated:
         yield Change("steps that are run", compact(old.evaluated), compact(new.evaluated))
     before = {r.name: _settings(r) for r in old.rules}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
 
 from refkv_policy.compiler import rules
 from refkv_policy.compiler.chain import Chain, spent
@@ -37,6 +37,7 @@ def check_effects(
         served = [row for row in rows_of if not SERVED.isdisjoint(row[2])]
         hidden = _hidden(placing, entry, rows, chains, grid, whole=not served)
         if served:
+            _interval(placing, entry, served, grid)
             _forecasts(placing, entry, served, grid)
             _saves(placing, entry, served, rows, chains)
         elif not hidden:
@@ -93,6 +94,21 @@ def _hidden(
     path = placing.selector_of(entry.rule, first)
     placing.report(kind, path, name=entry.rule.name, sites=sites_text(found), because=because, outer=hint)
     return True
+
+
+def _interval(placing: Placing, entry: Placed, served: Sequence[tuple[Site, str, str]], grid: Grid) -> None:
+    """An interval that ends after the run, or the window, says less than it seems to: it never makes a refresh."""
+    interval = None if entry.rule.refresh is None else entry.rule.refresh.interval
+    if interval is None:
+        return
+    oldest = max(_longest(actions[step] in SERVED for step in grid.evaluated) for *_, actions in served)
+    if interval > oldest + 1:
+        path = (*entry.rule.path, "refresh", "interval")
+        placing.report(rules.INTERVAL_BEYOND, path, name=entry.rule.name, interval=interval, oldest=oldest)
+
+
+def _longest(flags: Iterable[bool]) -> int:
+    return max((len(list(run)) for flag, run in groupby(flags) if flag), default=0)
 
 
 def _forecasts(placing: Placing, entry: Placed, served: Sequence[tuple[Site, str, str]], grid: Grid) -> None:

@@ -120,10 +120,13 @@ def check_lock(plan: Plan, path: Path) -> Diagnostic | None:
         return rules.LOCK_STALE.at(str(path), None, difference=f"it cannot be read: {reason.lower()}", **fields)
     if found == expected:
         return None
-    changes = difflib.unified_diff(found.splitlines(), expected.splitlines(), lineterm="", n=0)
-    first = next(
-        (line for line in changes if line[:1] in "+-" and line[:3] not in ("+++", "---")), "line endings differ"
-    )
+    changes = [
+        line
+        for line in difflib.unified_diff(found.splitlines(), expected.splitlines(), lineterm="", n=0)
+        if line[:1] in "+-" and line[:3] not in ("+++", "---")
+    ]
+    # Any change of behaviour changes the digest, which tells a reader nothing.
+    first = next((line for line in changes if line[1:7] != "table "), changes[0] if changes else "line endings differ")
     span = _first_difference(found.splitlines(), expected.splitlines())
     return rules.LOCK_STALE.at(str(path), span, difference=f"first difference: {first[:120]}", **fields)
 

@@ -220,6 +220,15 @@ HIDDEN_SITES = rule(
     "An outer site that is reused means that its inner ones are not reached: what the selector names there does nothing.",
     severity="warning",
 )
+INTERVAL_BEYOND = rule(
+    "RKV319",
+    "interval-beyond-the-run",
+    "rule {name!r} has an interval of {interval}, which never ends: nothing that it reuses is older than {oldest} steps "
+    "(model {model}, {steps} steps)",
+    'shorten the interval, or list the steps, such as `refresh: {{steps: "0"}}`, where one refresh is what is meant',
+    "A reviewer reads an interval as a bound on a value's age; here only the end of the run, or of the window, bounds it.",
+    severity="warning",
+)
 
 # --- 400: quantization
 

@@ -68,6 +68,8 @@ def examine(plan: Plan, tables: Tables | None = None, today: datetime.date | Non
     found: list[Diagnostic] = []
     seen: set[str] = set()
     root = repository_root(plan.document.file)
+    if all(entry.evidence is None for entry in plan.acknowledgements):
+        found.extend(_unbacked(plan))
     for entry in plan.acknowledgements:
         if entry.evidence is None or entry.evidence in seen:
             continue

@@ -36,7 +36,7 @@ EMPTY_FILE = rule(
     "RKV004",
     "empty-file",
     "the file holds nothing but {what}",
-    "begin with `version: 1` and `kind: plan`",
+    "write what it is for; a plan begins with `version: 1` and `kind: plan`",
     "An empty file is more often a slip than a wish to cache nothing, which is said with `caches: []`.",
 )
 TOO_LARGE = rule(

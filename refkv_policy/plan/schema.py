@@ -218,7 +218,7 @@ class _Teller:
             return f"write it without quotes: {value}"
         if isinstance(value, str) and "boolean" in names:
             return "write `true` or `false`; other words are texts in YAML 1.2"
-        if "array" in names and source and not isinstance(value, dict):
+        if "array" in names and source and fits(value, schema.get("items", {})):
             return f"write a list: [{source}]"
         return f"write for example `{example}`" if example != "…" else "write " + " or ".join(_TYPES[n] for n in names)
 

@@ -167,7 +167,7 @@ def _item(item: Item) -> ItemRow:
     say = item_says(item)
     measured = NONE if item.measured is None else say(item.measured)
     scatter = between(item.interval, say).strip(" ()")
-    how = ["by its interval" if item.judged_by == "interval" else "by its value"]
+    how = ["by the interval's worse end" if item.judged_by == "interval" else "by the figure"]
     if item.equal_within:
         how.append(f"equal within {say(item.equal_within)}")
     if item.metric:

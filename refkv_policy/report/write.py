@@ -35,7 +35,7 @@ def make_report(
     `uncached` and `planned`; without them, those of the run folders. created: now, unless given. Raises ReportError,
     VideoError, and PlanError for a plan that does not compile.
     """
-    bindings = {plan.name: _bindings(plan) for plan in plans}
+    bindings = _bindings_by_name(plans)
     scopes = scope_views(given.evidence, bindings, given.logs)
     held = {(f.evidence.plan, entry.scope) for f in given.evidence for entry in f.evidence.scopes}
     missing = [(name, str(s)) for name, bound in bindings.items() for s in bound.scopes if (name, s) not in held]
@@ -52,6 +52,17 @@ def make_report(
         version=__version__,
         created=moment.astimezone(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     )
+
+
+def _bindings_by_name(plans: Iterable[Plan]) -> dict[str, Bindings]:
+    """By plan name, which is all that evidence says of its plan. Raises ReportError where that is not enough."""
+    named: dict[str, Plan] = {}
+    for plan in plans:
+        other = named.setdefault(plan.name, plan)
+        if other.document.file != plan.document.file:
+            both = f"{other.document.file} and {plan.document.file}"
+            raise ReportError(f"{both} are both named {plan.name}, so evidence cannot say which it is of: give one")
+    return {name: _bindings(plan) for name, plan in named.items()}
 
 
 def _bindings(plan: Plan) -> Bindings:

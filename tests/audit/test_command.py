@@ -138,9 +138,8 @@ def test_summary_is_a_table_of_requests(call, log):
         "rate",
         "departures",
         "peak",
-        "bytes",
     ]
-    assert lines[1].split() == ["r1", "finished", "7/7", "84", "26", "76.4%", "none", "1000"]
+    assert lines[1].split() == ["r1", "finished", "7/7", "84", "26", "76.4%", "none", "1000", "B"]
     assert lines[2].startswith("r2       incomplete    7/7")
     assert "2 chain, 1 no_state, 18 unknown_step" in lines[2]
     assert "main[0-3].text_kv    12       2" in out

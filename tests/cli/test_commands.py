@@ -72,7 +72,10 @@ def test_compile_writes_and_checks_locks(refkv: Callable, plan_file: Path) -> No
     before = lock.read_bytes()
     result = refkv("compile", "--check", "--json", plan_file)
     assert result.exit_code == 1
-    assert json.loads(result.stdout)["plans"][0]["state"] == "stale"
+    (told,) = json.loads(result.stdout)["plans"]
+    assert told["state"] == "stale"
+    assert "first difference: -" in result.stderr + result.stdout
+    assert "first difference: -table" not in result.stderr + result.stdout, "a digest tells a reader nothing"
     assert lock.read_bytes() == before
     assert [p.name for p in plan_file.parent.iterdir()] == ["tiny.yaml", "tiny.lock"] or len(
         list(plan_file.parent.iterdir())

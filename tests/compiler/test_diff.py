@@ -66,6 +66,17 @@ def test_settings_count_as_behaviour_without_a_changed_cell() -> None:
     assert [(c.name, c.after) for c in scope.facts] == [("rule hints: store.budget", f"{2**30} bytes")]
 
 
+def test_quantized_attention_is_told_whole() -> None:
+    """Another backend or another native layer is a change of behaviour, though the dtype is the same."""
+    section = "quantization: {attention: {dtype: fp8, platform: npu%s}}\n" + ACKNOWLEDGED
+    diff = diff_plans(plan_of(K4, rest=section % ""), plan_of(K4, rest=section % ", skip_layers: 'main[0-1]'"))
+    (scope,) = diff.changed
+    ((name, before, after),) = [(c.name, c.before, c.after) for c in scope.facts]
+    assert name == "attention"
+    assert (before or "").startswith("fp8 on npu")
+    assert after == f"{before}; native at main[0-1]"
+
+
 @pytest.mark.parametrize("side", ["added", "removed"])
 def test_a_plan_on_one_side_only(side: str) -> None:
     """A new or a removed plan is compared with nothing."""

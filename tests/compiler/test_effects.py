@@ -77,3 +77,19 @@ def test_what_outer_reuse_hides_is_told(at: str, hint_rule: str, expected: list[
     """
     text = f"  - {{name: text, tier: P0, method: text_kv, at: '{at}'}}\n"
     assert codes(plan_of(hint_rule + text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("interval", "more", "expected"),
+    [
+        (12, "", []),
+        (13, "", ["RKV319"]),
+        (5, ", window: first 5", []),
+        (6, ", window: first 5", ["RKV319"]),
+        (6, ", window: last 5", []),
+        (7, ", window: last 5", ["RKV319"]),
+    ],
+)
+def test_an_interval_that_ends_after_the_run_is_told(interval: int, more: str, expected: list[str]) -> None:
+    """Of twelve steps. The step before a window is fresh, so that its first step may reuse."""
+    assert codes(plan_of(hints("'hint[deep]'", f"interval: {interval}", more=more))) == expected

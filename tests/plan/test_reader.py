@@ -172,6 +172,7 @@ def test_one_fault_is_one_diagnostic(old: str, new: str, expected: list[str]) ->
         ("tier: P1", "tier: p1", "did you mean `P1`?"),
         ('window: "1..27"', "window: 5", 'put it in quotes: "5"'),
         ("[30, 50]", "30", "write a list: [30]"),
+        ("guidance: 5.0", "guidance: no", "write for example `5.0`"),
         ("interval: 4", "interval: 4.0", "write 4"),
         ("interval: 4", "interval: '4'", "write it without quotes: 4"),
         ("frames: 81", "frames: 80", "write 77 or 81"),

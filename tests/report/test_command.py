@@ -203,3 +203,15 @@ def test_the_shipped_evidence_in_one_page(refkv: Callable[..., Result], tmp_path
     assert page.count('<details class="scope"') == len(files)
     assert page.count('<details class="scope" open') == 1
     assert page.index('<details class="scope" open') == page.index('<details class="scope"')
+
+
+def test_two_plans_of_one_name_are_refused(refkv: Callable[..., Result], tmp_path: Path) -> None:
+    """Evidence names its plan, and a name that two files have does not say which; the same file twice is no harm."""
+    write_evidence(tmp_path / "e.json", sample.evidence())
+    (tmp_path / "a.yaml").write_text(PLAN)
+    (tmp_path / "b.yaml").write_text(PLAN.replace("interval: 2", "interval: 3"))
+    done = refkv("e.json", "--plan", "a.yaml", "--plan", "b.yaml", "--out", "r.html")
+    assert done.exit_code != 0
+    assert "a.yaml and b.yaml are both named test" in done.stderr
+    assert not (tmp_path / "r.html").exists()
+    assert refkv("e.json", "--plan", "a.yaml", "--plan", "a.yaml", "--out", "r.html").exit_code == 0
