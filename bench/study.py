@@ -24,6 +24,7 @@ from evidence_clips import write
 
 from refkv_policy.cli.measuring import fewer, ready
 from refkv_policy.compiler import HookTable, Workload, compile_plan, predict
+from refkv_policy.evidence.statistics import figure_of
 from refkv_policy.mini import model_path
 from refkv_policy.plan import parse_plan
 from refkv_policy.plan.diagnostic import PlanError
@@ -31,12 +32,14 @@ from refkv_policy.quality.baselines import SPACINGS, respaced_table
 from refkv_policy.quality.gate_items import compare_with_line
 from refkv_policy.quality.sweep import Entry
 from refkv_policy.quality.sweep_collect import Findings, Row, collect
-from refkv_policy.quality.tasks import MANY_STEPS, Work
+from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Work
 
 ROOT = Path(__file__).resolve().parent.parent
 B = ROOT / "models" / "wan2.1-vace-mini-b"
 BASELINES = (0.8, 2 / 3, 0.4)
 """Shares of the nominal steps."""
+USUAL, LONG = 17, 81
+"""Frames: what the embedded model was trained on, and just over five seconds at 16 a second."""
 Rule = tuple[str, dict[str, Any]]
 CACHES: dict[str, list[Rule]] = {
     "reuse, every 2": [("hint_reuse", {"interval": 2})],
@@ -58,6 +61,8 @@ CACHES: dict[str, list[Rule]] = {
     ],
 }
 """Rules by name, at 30 steps; counts are scaled to other step counts, intervals are not."""
+OF_LONG = ("reuse, every 4", "forecast, 11 in sigma", "20 steps in sigma, forecast 12")
+"""What is run of them on long clips, where a run takes five times as long."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,13 @@ class Setting:
     dtype: str = "float32"
     clips: int = 4
     seeds: int = 1
+    frames: int = USUAL
 
     @property
     def name(self) -> str:
         """Such as `A-30-shift3-guidance3-float32`."""
-        return f"{self.weights}-{self.steps}-shift{self.shift:g}-guidance{self.guidance:g}-{self.dtype}"
+        long = "" if self.frames == USUAL else f"-{self.frames}frames"
+        return f"{self.weights}-{self.steps}-shift{self.shift:g}-guidance{self.guidance:g}-{self.dtype}{long}"
 
 
 FIRST = Setting(clips=6)
@@ -91,8 +98,12 @@ SETTINGS = (
     replace(FIRST, weights="B", shift=1.0, clips=3),
     replace(FIRST, weights="B", shift=8.0, clips=3),
     replace(FIRST, weights="B", guidance=5.0, clips=3),
+    replace(FIRST, frames=LONG, clips=3),
+    replace(FIRST, weights="B", steps=20, clips=3),
+    replace(FIRST, weights="B", dtype="bfloat16", clips=3),
+    replace(FIRST, weights="B", steps=50, clips=2),
 )
-"""One thing is changed at a time. What takes long on a CPU, or is there to confirm, has fewer clips."""
+"""One thing is changed at a time, on both sets of weights. What takes long on a CPU, or is there to confirm, has fewer clips."""
 
 
 def plan_text(setting: Setting, rules: Sequence[Rule]) -> str:
@@ -117,7 +128,7 @@ def plan_text(setting: Setting, rules: Sequence[Rule]) -> str:
                 "steps": [setting.steps],
                 "sampler": {"name": "unipc", "flow_shift": setting.shift},
                 "guidance": setting.guidance,
-                "shapes": [{"size": "96x96", "frames": 17}],
+                "shapes": [{"size": "96x96", "frames": setting.frames}],
             },
             "caches": caches,
             "acknowledgements": [
@@ -141,15 +152,16 @@ def second_model(folder: Path) -> Path:
 def measure(setting: Setting, out: Path) -> Findings:
     """Run what is missing of a setting."""
     model = "mini" if setting.weights == "A" else str(second_model(out))
-    chosen = out / f"clips-{setting.clips}"
-    write(chosen, setting.clips)
+    usual = setting.frames == USUAL
+    chosen = out / (f"clips-{setting.clips}" if usual else f"clips-{setting.clips}-{setting.frames}")
+    write(chosen, setting.clips, setting.frames)
     plan = out / f"{setting.name}.yaml"
     plan.write_text(plan_text(setting, CACHES["forecast, 11 in sigma"]))
     options: dict[str, Any] = {
         "model": model, "clips": chosen, "prompt": None, "negative_prompt": "", "control": "grey",
-        "seeds": setting.seeds, "steps": setting.steps, "guidance": setting.guidance, "size": None, "frames": None,
+        "seeds": setting.seeds, "steps": setting.steps, "guidance": setting.guidance, "size": None, "frames": setting.frames,
         "fps": None, "dtype": setting.dtype, "device": "cpu", "offload": False, "as_json": False, "varies": (),
-        "rule": None, "baselines": 2, "repeats": 0, "clock": "wall", "features": "none", "metric": None,
+        "rule": None, "baselines": 2, "repeats": 0, "clock": "wall", "features": "none" if usual else "stand-in", "metric": None,
         "results": out / "results", "executor": "local", "workers": 1,
     }  # fmt: skip
     measuring = ready(options, str(plan))
@@ -172,7 +184,7 @@ def entries(setting: Setting, first: Sequence[Entry], measuring: Any) -> tuple[E
     shared = sweep.conditions
     workload = Workload(sweep.profile.tokens(shared.width, shared.height, shared.frames), shared.text_tokens)
     for name, rules in CACHES.items():
-        if name == made[1].name:
+        if name == made[1].name or (setting.frames != USUAL and name not in OF_LONG):
             continue
         plan, diagnostics = parse_plan(plan_text(setting, rules), "study.yaml")
         try:
@@ -181,10 +193,10 @@ def entries(setting: Setting, first: Sequence[Entry], measuring: Any) -> tuple[E
             add(name, "variant", {"rules": name}, compile_plan(plan, sweep.profile, setting.steps))
         except PlanError as error:
             print(f"{setting.name}: {name} is no plan here: {error.diagnostics[0].message}", flush=True)
-    for share in BASELINES:
+    for share in BASELINES if setting.frames == USUAL else BASELINES[:2]:
         count = round(share * setting.steps)
         made.append(Entry(f"{count} steps", "fewer_steps", {"steps": count}, Work(count), setting.steps / count))
-        for spacing in SPACINGS:
+        for spacing in SPACINGS if setting.frames == USUAL else SPACINGS[:1]:
             table = respaced_table(sweep.plan, sweep.profile, setting.steps, count, spacing)
             add(f"{count} of {setting.steps}, {spacing}", "respaced_steps", {"spacing": spacing, "count": count}, table)
     return tuple(made)
@@ -214,6 +226,8 @@ def told(findings: Findings, setting: Setting) -> dict[str, Any]:
             "error": figure(row.error(findings.metric)),
             "error_many": figure(row.error(findings.metric, MANY_STEPS)),
         }
+        if setting.frames != USUAL:
+            about |= {"feature": next(m.model for m in findings.measures if m.model), **over_time(row, figure)}
         if row.entry.family in ("plan", "variant"):
             about |= {"hits": row.run["hits"], "misses": row.run["misses"], "beyond": beyond(findings, row, figure)}
         rows.append(about)
@@ -226,6 +240,20 @@ def told(findings: Findings, setting: Setting) -> dict[str, Any]:
         "solver_floor": figure(floor[1]),
         "other_seed": figure(floor[2]),
         "rows": rows,
+    }
+
+
+def over_time(row: Row, figure: Any) -> dict[str, Any]:
+    """What the feature model says of a row's clips: drop in percent, mean and worst frame, and the decay in points a second."""
+    clips = [sample.clip for sample in row.samples]
+    found = [c["features"][0] for sample in row.samples if (c := sample.comparison(UNCACHED)) is not None]
+    if len(found) < len(clips):
+        return {}  # the uncached run itself
+    drops = [model["drop"] for model in found]
+    return {
+        "drop": figure(figure_of([drop["mean"] for drop in drops], groups=clips)),
+        "worst": max(drop["worst"] for drop in drops),
+        "decay": figure(figure_of([model["decay"]["slope"] for model in found], groups=clips)),
     }
 
 
@@ -307,6 +335,20 @@ def judged(one: dict[str, Any], figure: list[float] | None) -> str:
     return f"({value})" if abs(figure[0]) <= one["solver_floor"][0] else value
 
 
+def long_table(one: dict[str, Any]) -> str:
+    """Markdown: the long clips' errors, and what the feature model says of them over time."""
+    text = [f"| | × FLOPs | error | {one['rows'][1]['feature']}: drop, % | worst frame, % | decay, points a second |"]
+    text += ["|---|---|---|---|---|---|"]
+    for row in sorted(one["rows"], key=lambda r: r["speed"]):
+        if "decay" in row:
+            drop, decay = ((f"{v[0]:{sign}.2f} ({v[1]:{sign}.2f} … {v[2]:{sign}.2f})") for v, sign in
+                           ((row["drop"], ""), (row["decay"], "+")))  # fmt: skip
+            text.append(
+                f"| {row['name']} | {row['speed']:.2f} | {spread(row['error'])} | {drop} | {row['worst']:.2f} | {decay} |"
+            )
+    return "\n".join(text)
+
+
 def tables(settings: Sequence[dict[str, Any]]) -> str:
     """Markdown: for each setting every way of running, by speed."""
     text = []
@@ -366,7 +408,14 @@ def main() -> None:
         args.keep.write_text(json.dumps({"settings": made}, indent=1) + "\n")
     else:
         made = json.loads(args.keep.read_text())["settings"]
-    print(tables(made) if args.full else summary(made))
+    usual, long = ([one for one in made if ("frames" in one["setting"]) == is_long] for is_long in (False, True))
+    if args.full:
+        print(tables(made))
+        return
+    print(summary(usual))
+    for one in long:
+        floors = f"solver floor {1e4 * one['solver_floor'][0]:.1f}, another seed {1e4 * one['other_seed'][0]:.1f}"
+        print(f"\n{one['setting']}, {len(one['clips'])} clips; {floors}:\n\n{long_table(one)}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 from refkv_policy.compiler import rules
 from refkv_policy.compiler.build import build, layout_of
-from refkv_policy.compiler.predict import Prediction, Tally, branches_of, call_order, predict
+from refkv_policy.compiler.predict import Prediction, Tally, branches_of, bytes_bound, bytes_needed, call_order, predict
 from refkv_policy.compiler.static import check_acknowledgements, check_run, sound_rules
 from refkv_policy.compiler.table import BRANCHES, HookTable, Layout, Row, TableRule, retained
 from refkv_policy.plan.diagnostic import Diagnostic, PlanError, errors
@@ -27,6 +27,8 @@ __all__ = [
     "Tally",
     "Workload",
     "branches_of",
+    "bytes_bound",
+    "bytes_needed",
     "call_order",
     "check_plan",
     "compile_all",
@@ -183,20 +185,26 @@ def examine_plan(
 
 def _over_budget(plan: Plan, profile: Profile, table: HookTable) -> Iterator[Diagnostic]:
     by_name = {rule.name: rule for rule in plan.caches}
-    if all(rule.store.budget is None for rule in plan.caches):
+    budgets = {rule.name: rule.budget for rule in table.rules if rule.budget is not None}
+    if not budgets:
         return
     for shape in plan.run.shapes:
         work = Workload(profile.tokens(shape.width, shape.height, shape.frames), profile.text_tokens)
-        prediction = predict(table, profile, work, "bfloat16")
-        for name in prediction.over_budget:
+        bound = bytes_bound(table, profile, work, "bfloat16")
+        if all(bound[name] <= budget for name, budget in budgets.items()):
+            continue
+        need = bytes_needed(table, profile, work, "bfloat16")
+        for name, budget in budgets.items():
+            if need[name] <= budget:
+                continue
             rule = by_name[name]
             yield rules.OVER_BUDGET.at(
                 plan.document.file,
                 plan.document.span((*rule.path, "store", "budget")),
                 name=name,
                 shape=shape,
-                need=human_bytes(prediction.bytes_rule[name]),
-                budget=human_bytes(rule.store.budget or 0),
+                need=human_bytes(need[name]),
+                budget=human_bytes(budget),
                 model=profile.name,
                 steps=table.steps,
             )

@@ -101,7 +101,8 @@ def _interval(placing: Placing, entry: Placed, served: Sequence[tuple[Site, str,
     interval = None if entry.rule.refresh is None else entry.rule.refresh.interval
     if interval is None:
         return
-    oldest = max(_longest(actions[step] in SERVED for step in grid.evaluated) for *_, actions in served)
+    rows = {actions for *_, actions in served}
+    oldest = max(_longest(actions[step] in SERVED for step in grid.evaluated) for actions in rows)
     if interval > oldest + 1:
         path = (*entry.rule.path, "refresh", "interval")
         placing.report(rules.INTERVAL_BEYOND, path, name=entry.rule.name, interval=interval, oldest=oldest)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from refkv_policy.compiler.table import (
     BRANCHES,
@@ -78,11 +80,14 @@ def predict(
     Raises KeyError for another dtype.
     """
     branches = branches_of(table) if branches is None else branches
-    sites: dict[str, dict[str, Tally]] = {}
-    for row, branch, _, action in table.cells(branches):
-        if row.counted:
-            tally = sites.setdefault(row.site, {}).setdefault(branch, Tally())
-            sites[row.site][branch] = tally + Tally(int(action in SERVED), int(action in COMPUTED))
+    sites = {
+        row.site: {
+            branch: Tally(_count(table, row, branch, SERVED), _count(table, row, branch, COMPUTED))
+            for branch in branches
+        }
+        for row in table.rows
+        if row.counted and table.evaluated
+    }
     peak, by_rule = _bytes(table, profile, work, ITEMSIZE[dtype], branches)
     over = tuple(r.name for i, r in enumerate(table.rules) if r.budget is not None and by_rule[i] > r.budget)
     return Prediction(
@@ -94,6 +99,37 @@ def predict(
         flops_uncached=table.steps * len(branches) * cost.forward(profile, work),
         over_budget=over,
     )
+
+
+def bytes_needed(table: HookTable, profile: Profile, work: Workload, dtype: str) -> dict[str, int]:
+    """`Prediction.bytes_rule` alone: the most that each rule holds, by name. Raises KeyError for another dtype."""
+    _, by_rule = _bytes(table, profile, work, ITEMSIZE[dtype], branches_of(table))
+    return {rule.name: by_rule[i] for i, rule in enumerate(table.rules)}
+
+
+def bytes_bound(table: HookTable, profile: Profile, work: Workload, dtype: str) -> dict[str, int]:
+    """Bytes that each rule certainly does not exceed, by name: every kept value at once, on both branches.
+
+    Much cheaper than `bytes_needed`, and mostly enough. Raises KeyError for another dtype.
+    """
+    found = dict.fromkeys((rule.name for rule in table.rules), 0)
+    for row in table.rows:
+        if row.rule is not None and COMPUTE_KEEP in row.cond + row.uncond:
+            rule = table.rules[row.rule]
+            itemsize = ITEMSIZE.get(rule.store_dtype, ITEMSIZE[dtype])
+            found[rule.name] += len(BRANCHES) * rule.history * cost.value_bytes(profile, work, row.part, itemsize)
+    return found
+
+
+def _count(table: HookTable, row: Row, branch: str, wanted: Collection[str]) -> int:
+    """How many of a row's evaluated cells hold one of some actions."""
+    counts = _counts(row.actions(branch), table.evaluated)
+    return sum(counts[action] for action in wanted)
+
+
+@lru_cache(maxsize=1024)
+def _counts(actions: str, evaluated: tuple[int, ...]) -> Counter[str]:
+    return Counter(actions[step] for step in evaluated)
 
 
 def call_order(table: HookTable) -> Iterator[Row]:
@@ -113,41 +149,56 @@ def _bytes(
     table: HookTable, profile: Profile, work: Workload, itemsize: int, branches: tuple[str, ...]
 ) -> tuple[int, dict[int, int]]:
     """Peak bytes in all and by rule index, by walking the store through every call."""
-    order = [row for row in call_order(table) if row.rule is not None]
-    held: dict[tuple[str, str], int] = {}
     now = peak = 0
     rule_now = dict.fromkeys(range(len(table.rules)), 0)
     rule_peak = dict(rule_now)
+    grown: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {branch: [] for branch in branches}
+    for row in call_order(table):
+        if row.rule is None:
+            continue
+        rule = table.rules[row.rule]
+        history = 1 if row.stack == "vace" and row.part is None else rule.history
+        size = cost.value_bytes(profile, work, row.part, ITEMSIZE.get(rule.store_dtype, itemsize))
+        for branch in branches:
+            grown[branch].append((row.rule, size, _growth(row.actions(branch), table.evaluated, history)))
     for step in table.evaluated:
         for branch in branches:
-            for row in order:
-                action = row.actions(branch)[step]
-                if action == UNREACHED or row.rule is None:
-                    continue
-                rule = table.rules[row.rule]
-                history = 1 if row.stack == "vace" and row.part is None else rule.history
-                keep = retained(row.actions(branch), step, history)
-                before = held.get((row.site, branch), 0)
-                after = min(keep, before + 1) if action == COMPUTE_KEEP else min(keep, before)
-                held[row.site, branch] = after
-                size = cost.value_bytes(profile, work, row.part, ITEMSIZE.get(rule.store_dtype, itemsize))
-                now += (after - before) * size
-                rule_now[row.rule] += (after - before) * size
-                peak, rule_peak[row.rule] = max(peak, now), max(rule_peak[row.rule], rule_now[row.rule])
+            for rule_index, size, growth in grown[branch]:
+                if change := growth[step]:
+                    now += change * size
+                    rule_now[rule_index] += change * size
+                    peak = max(peak, now)
+                    rule_peak[rule_index] = max(rule_peak[rule_index], rule_now[rule_index])
     return peak, rule_peak
+
+
+@lru_cache(maxsize=1024)
+def _growth(actions: str, evaluated: tuple[int, ...], history: int) -> tuple[int, ...]:
+    """By nominal step, how many more observations a row keeps after it than before. Rows of one rule share most of it."""
+    changes, held = [0] * len(actions), 0
+    for step in evaluated:
+        action = actions[step]
+        if action == UNREACHED:
+            continue
+        keep = retained(actions, step, history)
+        after = min(keep, held + 1) if action == COMPUTE_KEEP else min(keep, held)
+        changes[step], held = after - held, after
+    return tuple(changes)
 
 
 def _flops(table: HookTable, profile: Profile, work: Workload, branches: tuple[str, ...]) -> int:
     """FLOPs of all forwards that the table runs."""
     total = 0
-    kv = cost.text_kv(profile, work)
-    for row, _, _, action in table.cells(branches):
+    for row in table.rows:
         if row.part == "text_kv":
-            total -= kv if action == REUSE else 0
+            one, wanted = -cost.text_kv(profile, work), frozenset(REUSE)
         elif row.stack == "step":
-            total += cost.frame(profile, work) if action in COMPUTED else 0
-        elif row.stack == "main" and action in COMPUTED:
-            total += cost.main_block(profile, work)
-        elif row.stack == "vace" and action in COMPUTED:
-            total += cost.vace_block(profile, work, row.index or 0)
+            one, wanted = cost.frame(profile, work), COMPUTED
+        elif row.stack == "main":
+            one, wanted = cost.main_block(profile, work), COMPUTED
+        elif row.stack == "vace":
+            one, wanted = cost.vace_block(profile, work, row.index or 0), COMPUTED
+        else:
+            continue
+        total += one * sum(_count(table, row, branch, wanted) for branch in branches)
     return total

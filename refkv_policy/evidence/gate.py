@@ -33,7 +33,9 @@ GATE_ITEMS = (
     Requirement("worst_frame_drop", "largest drop of DINOv2 feature similarity of a single frame", "at_most", 0.15),
     Requirement("speedup", "share of the denoising latency saved", "at_least", 0.10),
     Requirement("pareto", "variants that are both faster and nearer to the uncached run", "at_most", 0.0),
-    Requirement("second_half_decay", "loss of similarity a second in the second half of long clips", "at_most", 0.5),
+    Requirement(
+        "second_half_decay", "points of similarity lost a second in the second half of long clips", "at_most", 0.5
+    ),
     Requirement("subjective", "share of answers that see no noticeable degradation", "at_least", 0.90),
     Requirement("fewer_steps", "error beyond that of fewer steps at equal latency", "at_most", 0.0),
     Requirement("respaced_steps", "error beyond that of re-spaced fewer steps at equal latency", "at_most", 0.0),

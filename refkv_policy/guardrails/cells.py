@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from refkv_policy import methods
-from refkv_policy.compiler import BRANCHES, HookTable, Row, human_bytes, predict
-from refkv_policy.compiler.table import COMPUTE_KEEP, COMPUTED
+from refkv_policy.compiler import BRANCHES, HookTable, Row, bytes_bound, human_bytes, predict
+from refkv_policy.compiler.table import COMPUTED
 from refkv_policy.guardrails import rules
 from refkv_policy.guardrails.held import Case
 from refkv_policy.guardrails.known import unresolved
@@ -16,8 +16,8 @@ from refkv_policy.plan.model import CacheRule, Path
 from refkv_policy.plan.selectors import SelectorError, Site, parse_sites, parse_window
 from refkv_policy.plan.source import text_span
 from refkv_policy.plan.wording import quoted
-from refkv_policy.profiles import Profile, cost
-from refkv_policy.profiles.cost import ITEMSIZE, Workload
+from refkv_policy.profiles import Profile
+from refkv_policy.profiles.cost import Workload
 
 Steps = tuple[int, ...]
 
@@ -172,7 +172,7 @@ def _check_bytes(case: Case, table: HookTable, limit: ByteLimit) -> None:
                 case.tell_of_rails(rules.SHAPE_UNFIT.at(rails.file, rails.span(rail), **fields), rail)
             continue
         work = Workload(tokens, profile.text_tokens)
-        if _at_most(table, profile, work, limit.dtype) <= limit.largest:
+        if sum(bytes_bound(table, profile, work, limit.dtype).values()) <= limit.largest:
             continue
         prediction = predict(table, profile, work, limit.dtype)
         within = [
@@ -186,17 +186,6 @@ def _check_bytes(case: Case, table: HookTable, limit: ByteLimit) -> None:
             amounts = {"need": _amount(need, limit.largest), "largest": _amount(limit.largest, need)}
             where = {"shape": shape, "dtype": limit.dtype, "model": table.profile, "steps": table.steps}
             case.tell(rules.BYTES, path, rail, **amounts, **where)
-
-
-def _at_most(table: HookTable, profile: Profile, work: Workload, dtype: str) -> int:
-    """Bytes that are certainly not exceeded: every kept value at once. Cheaper than predicting, and mostly enough."""
-    total = 0
-    for row in table.rows:
-        if row.rule is not None and COMPUTE_KEEP in row.cond + row.uncond:
-            rule = table.rules[row.rule]
-            itemsize = ITEMSIZE.get(rule.store_dtype, ITEMSIZE[dtype])
-            total += rule.history * cost.value_bytes(profile, work, row.part, itemsize)
-    return total * len(BRANCHES)
 
 
 def _amount(count: int, beside: int) -> str:

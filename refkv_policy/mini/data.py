@@ -183,10 +183,15 @@ def held_out_real(frames: int = 17, side: int = 96) -> list[Clip]:
         first, last = BIKES_CUTS[BIKES_HELD_OUT], BIKES_CUTS[BIKES_HELD_OUT + 1]
         bikes = video_clip(rng, "bikes", first, last, frames, side, whole=True)
         clips.append(Clip(bikes, _SHOTS[BIKES_HELD_OUT][i % 2], "bikes/held-out"))
-    for i, name in enumerate(HELD_OUT_PHOTOGRAPHS):
-        clip = photograph_clip(np.random.default_rng([3, i]), name, frames, side)
-        clips.append(Clip(clip, _PHOTOGRAPHS[name][0], name))
-    return clips
+    return clips + held_out_photographs(frames, side)
+
+
+def held_out_photographs(frames: int = 17, side: int = 96) -> list[Clip]:
+    """The photographs of `HELD_OUT_PHOTOGRAPHS` under a moving crop, as test clips of any length."""
+    return [
+        Clip(photograph_clip(np.random.default_rng([3, i]), name, frames, side), _PHOTOGRAPHS[name][0], name)
+        for i, name in enumerate(HELD_OUT_PHOTOGRAPHS)
+    ]
 
 
 def held_out_scenes(count: int, frames: int = 17, side: int = 96) -> list[Clip]:

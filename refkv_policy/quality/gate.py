@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from refkv_policy.compiler import human_bytes
 from refkv_policy.evidence import (
     Audit,
     Clip,
@@ -109,12 +110,17 @@ def verdict_text(scope: MeasuredScope) -> str:
 
 
 def _judged(item: Item) -> str:
+    def say(value: float) -> str:
+        return human_bytes(round(value)) if item.name == "memory" else f"{value:.4g}"
+
     sign = "<=" if item.must_be == "at_most" else ">="
-    limit = f"{sign} {item.threshold:g}" + (f" + {item.equal_within:.4g}" if item.equal_within else "")
+    limit = f"{sign} {say(item.threshold)}" + (f" + {say(item.equal_within)}" if item.equal_within else "")
     if item.measured is None:
-        return f"{item.why} (must be {limit})"
-    spread = "" if item.interval is None else f" ({item.interval.low:.4g} to {item.interval.high:.4g})"
-    return f"{item.measured:.4g}{spread} {limit}: {item.why}"
+        return (
+            item.why if item.name == "memory" else f"{item.why} (must be {limit})"
+        )  # without a budget there is no limit
+    spread = "" if item.interval is None else f" ({say(item.interval.low)} to {say(item.interval.high)})"
+    return f"{say(item.measured)}{spread} {limit}: {item.why}"
 
 
 def _setting(findings: Findings) -> Setting:

@@ -137,24 +137,38 @@ def _pareto(findings: Findings, item: Make) -> Item:
 def _decay(findings: Findings, item: Make) -> Item:
     found = gate_measure(findings)
     if found is None:
-        return item("second_half_decay", None, judged_by="interval", why=_no_model(findings))
-    slopes, clips, reasons = [], [], []
-    for sample in findings.plan.samples:
-        comparison = sample.comparison(UNCACHED)
-        assert comparison is not None
-        slope, reason = decay_of(comparison, found[0])
-        if slope is None:
-            reasons.append(f"{sample.clip}: {reason}")
-        else:
-            slopes.append(slope)
-            clips.append(sample.clip)
-    if reasons or not slopes:
-        return item("second_half_decay", None, judged_by="interval", why="; ".join(dict.fromkeys(reasons)))
-    figure = figure_of(slopes, groups=clips)
+        told = [_no_model(findings)]
+        if any(m.model for m in findings.measures):
+            figure, reasons = _second_half(findings, 0)
+            said = "; ".join(reasons) if figure is None else f"there {figure_text(figure, '+.3f')} points a second"
+            told.append(said)
+        return item("second_half_decay", None, judged_by="interval", why="; ".join(told))
+    figure, reasons = _second_half(findings, found[0])
+    if figure is None:
+        return item("second_half_decay", None, judged_by="interval", why="; ".join(reasons))
     why = "percentage points of drop gained a second, the stricter reading of the RFC, which names no unit"
     return item(
         "second_half_decay", figure.value, interval=figure.interval, judged_by="interval", metric=found[1].name, why=why
     )
+
+
+def _second_half(findings: Findings, model: int) -> tuple[Figure | None, tuple[str, ...]]:
+    """What a feature model says of the second halves, or None and why, once for each reason. model: its place."""
+    slopes, clips = [], []
+    reasons: dict[str, list[str]] = {}
+    for sample in findings.plan.samples:
+        comparison = sample.comparison(UNCACHED)
+        assert comparison is not None
+        slope, reason = decay_of(comparison, model)
+        clips.append(sample.clip)
+        if slope is None:
+            reasons.setdefault(str(reason), []).append(sample.clip)
+        else:
+            slopes.append(slope)
+    if len(reasons) == 1 and not slopes:
+        return None, tuple(reasons)
+    told = tuple(f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in reasons.items())
+    return None if told or not slopes else figure_of(slopes, groups=clips), told
 
 
 def _subjective(ratings: Ratings | None, item: Make) -> Item:

@@ -270,19 +270,39 @@ WIDE, TALL = 7.0, 13.0
 """Pixels that a character is wide and a line high, in the charts' lettering."""
 
 
-def placed_labels(chart: Chart, width: float, height: float) -> tuple[Label, ...]:
-    """The points' labels where they cover no point and no other label; one that finds no room is left out.
+def placed_floors(chart: Chart, width: float, height: float) -> tuple[Label, ...]:
+    """The names of the floors on their lines: at the right, or where they cover no point. width, height: as below."""
+    points = [box for _, box in _points(chart, width, height)]
+    labels: list[Label] = []
+    for floor in chart.floors:
+        y = (1 - chart.y.place(floor.y)) * height
+        others = [*points, *(_box((one.x, one.y, one.anchor), one.text) for one in labels)]
+        above, under = y - 5, y + 13
+        places: tuple[tuple[float, float, str], ...] = (
+            (width - 6, above, "end"), (6, above, "start"), (width / 2, above, "middle"), (width - 6, under, "end"),
+        )  # fmt: skip
+        at = next((place for place in places if not _hits(_box(place, floor.name), others)), places[0])
+        labels.append(Label(floor.name, *at, floor.style))
+    return tuple(labels)
 
-    width, height: of the plot in pixels, y downward. The plan's label comes first, then line by line.
-    """
-    points = [
+
+def _points(chart: Chart, width: float, height: float) -> list[tuple[Series, Box]]:
+    return [
         (series, (x - 4, y - 4, x + 4, y + 4))
         for series in chart.series
         if series.dots
         for mark in series.marks
         for x, y in [(chart.x.place(mark.x) * width, (1 - chart.y.place(mark.y)) * height)]
     ]
-    placed: list[Box] = []
+
+
+def placed_labels(chart: Chart, width: float, height: float) -> tuple[Label, ...]:
+    """The points' labels where they cover no point, no floor's name and no other label; one without room is left out.
+
+    width, height: of the plot in pixels, y downward. The plan's label comes first, then line by line.
+    """
+    points = _points(chart, width, height)
+    placed = [_box((name.x, name.y, name.anchor), name.text) for name in placed_floors(chart, width, height)]
     labels = []
     for series in sorted(chart.series, key=lambda s: s.style != "plan"):
         # The points of its own line may be covered: a line of many points leaves no room beside it.

@@ -6,7 +6,17 @@ import io
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from refkv_policy.report.charts import GREY_LIGHT, HEAT_LIGHT, PAINTS, STYLES, Axis, Chart, HeatMap, placed_labels
+from refkv_policy.report.charts import (
+    GREY_LIGHT,
+    HEAT_LIGHT,
+    PAINTS,
+    STYLES,
+    Axis,
+    Chart,
+    HeatMap,
+    placed_floors,
+    placed_labels,
+)
 from refkv_policy.report.errors import ReportError
 from refkv_policy.report.model import MapPlot, Plot
 from refkv_policy.report.sitemap import seen
@@ -75,9 +85,6 @@ def _chart(figure: Figure, chart: Chart) -> None:
         if floor.below:
             axes.axhspan(0, y, color="#f2b35e", alpha=0.13, linewidth=0)
         axes.axhline(y, color=colour, linewidth=1.3, linestyle=(0, (4, 3)))
-        axes.text(
-            0.995, y + 0.008, visible(floor.name), color=colour, ha="right", va="bottom", transform=axes.transAxes
-        )
     for series in chart.series:
         look = STYLES[series.style]
         xs, ys = [chart.x.place(m.x) for m in series.marks], [chart.y.place(m.y) for m in series.marks]
@@ -98,7 +105,7 @@ def _chart(figure: Figure, chart: Chart) -> None:
     halo = [withStroke(linewidth=2.5, foreground="white")]
     # The picture's axes are nearly this many pixels; the labels were placed on the page in the same way.
     wide, tall = 0.9 * WIDTH * DPI, 0.78 * _height(chart) * DPI
-    for label in placed_labels(chart, wide, tall):
+    for label in (*placed_floors(chart, wide, tall), *placed_labels(chart, wide, tall)):
         axes.text(
             label.x / wide, 1 - label.y / tall, visible(label.text), color=STYLES[label.style].light, fontsize=8,
             ha={"start": "left", "middle": "center", "end": "right"}[label.anchor], transform=axes.transAxes,

@@ -174,7 +174,9 @@ def _item(item: Item) -> ItemRow:
         how.append(item.metric)
     sense = "at most" if item.must_be == "at_most" else "at least"
     word = item.verdict.replace("_", " ")
-    threshold = f"{sense} {say(item.threshold)}"
+    # Memory's limit is the plan's budget; where it states none, the document holds the prediction in its place.
+    unlimited = item.name == "memory" and item.measured is None
+    threshold = NONE if unlimited else f"{sense} {say(item.threshold)}"
     tone = ITEM_TONES[item.verdict]
     return ItemRow(item.name, item.title, word, tone, measured, scatter, threshold, ", ".join(how), item.why)
 

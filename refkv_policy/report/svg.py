@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from markupsafe import Markup, escape
 
-from refkv_policy.report.charts import STYLES, Chart, HeatMap, Mark, Series, placed_labels
+from refkv_policy.report.charts import STYLES, Chart, HeatMap, Mark, Series, placed_floors, placed_labels
 from refkv_policy.report.words import visible
 
 WIDTH, HEIGHT, LOW = 860.0, 400.0, 270.0
@@ -49,7 +49,8 @@ def _chart_parts(chart: Chart, height: float) -> Iterator[Markup]:
     )
     for floor in chart.floors:
         yield _line(f"floor s-{floor.style}", LEFT, y(floor.y), LEFT + wide, y(floor.y))
-        yield _text(f"name s-{floor.style}", LEFT + wide - 6, y(floor.y) - 5, "end", floor.name)
+    for name in placed_floors(chart, wide, tall):
+        yield _text(f"name s-{name.style}", LEFT + name.x, TOP + name.y, name.anchor, name.text)
     for series in chart.series:
         places = [(x(m.x), y(m.y)) for m in series.marks]
         yield from _series_parts(series, places, x, y)

@@ -60,6 +60,11 @@ def test_all_nine_in_order_and_honest_about_what_was_not_measured(tmp_path: Path
         assert by[name].verdict == "not_measured"
         assert "only EfficientNet-Lite0 (stand-in) ran" in by[name].why
     assert "--ab-pack" in by["subjective"].why
+    assert by["second_half_decay"].why.endswith("; the clip lasts 1.06 s")
+    long = partial(sweeps.comparison, drop=3.0, stand_in=True, slope=0.25)
+    decay = items(gated(tmp_path / "3", errors_of(0.001), compare=long))["second_half_decay"]
+    assert (decay.measured, decay.verdict) == (None, "not_measured")
+    assert decay.why.endswith("; there +0.250 (+0.250–+0.250) points a second")
     short = items(gated(tmp_path / "2", errors_of(0.001), compare=FEATURED))
     assert "the clip lasts 1.06 s" in short["second_half_decay"].why
     assert short["second_half_decay"].measured is None

@@ -294,11 +294,16 @@ def test_the_toggle_overrides_the_system(opened: Any) -> None:
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(opened: Any) -> None:
-    """At 360 pixels wide the page itself does not scroll sideways; wide tables do, each by itself."""
+    """At 360 pixels wide neither the page nor the verdicts and the gate scroll sideways; other wide tables do, by themselves."""
     size = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         assert opened.execute_script("return document.documentElement.scrollWidth") <= 360
+        sizes = opened.execute_script(
+            "return [...document.querySelectorAll('.stack')].map(t => [t.parentElement.scrollWidth, t.parentElement.clientWidth])"
+        )
+        assert len(sizes) >= 2
+        assert all(whole <= seen for whole, seen in sizes)
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refkv_policy.report.charts import STYLES, Chart, Mark, Series, linear_axis, log_axis, placed_labels
+from refkv_policy.report.charts import (
+    STYLES,
+    Chart,
+    Floor,
+    Mark,
+    Series,
+    linear_axis,
+    log_axis,
+    placed_floors,
+    placed_labels,
+)
 from refkv_policy.report.svg import chart_svg, shape_path
 from refkv_policy.report.words import number
 
@@ -69,6 +80,20 @@ def test_labels_never_overlap_or_leave_the_plot(marks: list[tuple[float, float, 
     assert all(b[0] >= 0 and b[2] <= 700 and b[1] >= 0 and b[3] <= 300 for b in boxes)
     for n, a in enumerate(boxes):
         assert not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in boxes[n + 1 :])
+
+
+def test_a_floors_name_makes_way_for_points_and_labels_for_it() -> None:
+    """At the right end of its line, or where there is no point; no label covers it."""
+    marks = [(0.0, 0.2, "a"), (1.0, 0.9, "b"), (0.95, 0.5, "near the end")]
+    chart = replace(_chart(marks), floors=(Floor("solver floor 0.5", 0.5, "solver"),))
+    (name,) = placed_floors(chart, 700, 300)
+    assert name.anchor == "start", "the third point lies where the name would"
+    assert placed_floors(replace(chart, series=()), 700, 300)[0].anchor == "end"
+    labels = placed_labels(chart, 700, 300)
+    assert {label.text for label in labels} == {"a", "b", "near the end"}
+    for label in labels:
+        far = abs(label.y - name.y) > 13
+        assert far or label.x > name.x + 7 * len(name.text)
 
 
 def test_the_svg_is_well_formed_and_holds_every_point() -> None:
