@@ -104,7 +104,7 @@ def _json(path: Path, without: str) -> dict[str, Any]:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise Failure(f"{path.parent} has no {path.name}: {without}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Failure(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise Failure(f"{path} is not a JSON object")

@@ -116,7 +116,7 @@ def _value(name: str, kind: Kind, value: str | None, rest: deque[str]) -> Any:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from error
 
 

@@ -167,7 +167,7 @@ def _check_folder(folder: Path) -> None:
             raise MeasureError(f"{folder} holds no {pattern}; put a whole copy of a DINOv2 model there")
     try:
         kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    except (ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise MeasureError(f"{folder / 'config.json'} is not a JSON object; give a whole copy of the model") from error
     if kind not in ("dinov2", "dinov2_with_registers"):
         raise MeasureError(f"{folder} is a model of type {kind!r}, not DINOv2; give a DINOv2 folder")

@@ -11,11 +11,13 @@ import io
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +125,10 @@ class Task:
         return hashlib.sha256(canonical(about).encode()).hexdigest()[:40]
 
 
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError, BadZipFile, zlib.error)
+"""What numpy and zipfile raise for an archive that is cut short or damaged; RuntimeError is for flags of encryption."""
+
+
 class Store:
     """A folder of results: `<key>.json`, `<key>.npz` and `audits/<key>.jsonl`. Whatever has a file there is whole."""
 
@@ -151,7 +157,7 @@ class Store:
         """The same, by a task's key."""
         try:
             value = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return value if isinstance(value, dict) and value.get("format") == FORMAT and value.get("key") == key else None
 
@@ -188,9 +194,10 @@ class Store:
     def arrays(self, key: str) -> tuple[Array, Array]:
         """Frames and latents of a kept run. Raises ResultsError."""
         try:
-            with np.load(self.arrays_path(key), allow_pickle=False) as held:
+            # The stream is ours, since numpy leaves its own open where the archive is damaged.
+            with self.arrays_path(key).open("rb") as stream, np.load(stream, allow_pickle=False) as held:
                 return held["frames"], held["latents"]
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except UNREADABLE as error:
             raise ResultsError(f"{self.arrays_path(key)} cannot be read ({error}); delete it and {key}.json") from error
 
     def audit_path(self, key: str) -> Path:

@@ -87,14 +87,14 @@ def _tensors(file: Path) -> Iterator[_Stored]:
                 start, end = about["data_offsets"]
                 shape = tuple(int(side) for side in about["shape"])
                 yield _Stored(name, DTYPES[about["dtype"]], shape, file, 8 + size + start, 8 + size + end)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsError(f"{file} is not a safetensors file that can be read ({error}); get a whole copy") from error
 
 
 def _remembered(cache: Path) -> dict[str, str]:
     try:
         known = json.loads(cache.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}
 

@@ -240,6 +240,7 @@ def test_model_from_the_environment(
     [
         (lambda f: (f / "model_index.json").unlink(), "has no model_index.json"),
         (lambda f: (f / "model_index.json").write_text("{"), "cannot be read"),
+        (lambda f: (f / "model_index.json").write_text("[" * 200_000), "cannot be read"),
         (lambda f: _edit(f, _class_name="WanPipeline"), "holds a WanPipeline"),
         (lambda f: _edit(f, transformer=["my_code", "Evil"]), "only diffusers's own classes"),
         (lambda f: _edit(f, boundary_ratio=0.9), "two transformers"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from refkv_policy.quality.tasks import ResultsError, Source, Store, Task, Work
 from refkv_policy.quality.tasks_run import Stage, run_stages
@@ -137,6 +140,7 @@ def test_a_half_result_counts_as_none(tmp_path: Path) -> None:
     store = Store(tmp_path).open()
     for text in (
         "{",
+        "[" * 200_000,
         "[]",
         "{}",
         json.dumps({"format": 0, "key": TASK.key}),
@@ -146,6 +150,30 @@ def test_a_half_result_counts_as_none(tmp_path: Path) -> None:
         assert store.result(TASK) is None
     store.write(TASK, {"x": 1})
     assert (store.result(TASK) or {})["x"] == 1
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_damaged_arrays_are_a_sentence(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Cut short anywhere or garbled in a few bytes, kept arrays are read as they were or told of."""
+    store = Store(tmp_path_factory.mktemp("store")).open()
+    frames, latents = np.ones((2, 4, 4, 3), np.float32), np.ones((1, 3), np.float32)
+    store.keep("key", frames, latents)
+    whole = store.arrays_path("key").read_bytes()
+    cut = data.draw(st.integers(0, len(whole)))
+    garbled = bytearray(whole[:cut] if data.draw(st.booleans()) else whole)
+    for at, byte in data.draw(st.lists(st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), max_size=4)):
+        if at < len(garbled):
+            garbled[at] = byte
+    store.arrays_path("key").write_bytes(garbled)
+    found = None
+    with contextlib.suppress(ResultsError):
+        found = store.arrays("key")
+    if garbled == whole:
+        assert found is not None
+    if found is not None:
+        assert np.array_equal(found[0], frames)
+        assert np.array_equal(found[1], latents)
 
 
 def test_a_folder_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:

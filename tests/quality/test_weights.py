@@ -42,12 +42,27 @@ def test_it_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: py
     os.utime(file, ns=(1, 1))
     assert stored_digest(tmp_path, cache) != first
     assert len(read) == 2
-    cache.write_text("{")
-    stored_digest(tmp_path, cache)
-    assert len(json.loads(cache.read_text())) == 1
+    for spoilt in ("{", DEEP):
+        cache.write_text(spoilt)
+        stored_digest(tmp_path, cache)
+        assert len(json.loads(cache.read_text())) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * 64, b"\xff" * 8 + b"{}", (2).to_bytes(8, "little") + b"[]"])
+DEEP = "[" * 200_000
+"""JSON that Python's reader gives up with another error than for what is no JSON."""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"x" * 64,
+        b"\xff" * 8 + b"{}",
+        (2).to_bytes(8, "little") + b"[]",
+        len(DEEP).to_bytes(8, "little") + DEEP.encode(),
+    ],
+    ids=["empty", "text", "endless", "list", "deep"],
+)
 def test_what_is_no_safetensors_is_a_sentence(tmp_path: Path, content: bytes) -> None:
     """A file that breaks off, or is something else, is named."""
     with pytest.raises(WeightsError, match=r"holds no \*\.safetensors"):
