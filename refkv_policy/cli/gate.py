@@ -147,11 +147,10 @@ def _thresholds(sweep: Sweep, choice: str | None) -> Mapping[str, float]:
     from refkv_policy.cli.guard import Guards
     from refkv_policy.guardrails import thresholds
     from refkv_policy.plan.diagnostic import PlanError, errors
-    from refkv_policy.profiles import shipped_as
+    from refkv_policy.profiles import names_of
 
     guardrails, faults = Guards(choice).of(sweep.plan.document.file, {})
     if errors(faults):
         raise PlanError(faults)
     tiers = frozenset(rule.tier for rule in sweep.table.rules)
-    same = shipped_as(sweep.profile)
-    return thresholds(guardrails, sweep.plan.purpose, sweep.profile.name, tiers, None if same is None else same.name)
+    return thresholds(guardrails, sweep.plan.purpose, names_of(sweep.profile), tiers)

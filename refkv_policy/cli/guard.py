@@ -170,7 +170,7 @@ def judged_again(plan: Plan, tables: Tables, guardrails: Guardrails) -> dict[Sco
     """
     from refkv_policy.compiler import plan_profiles
     from refkv_policy.evidence import judge
-    from refkv_policy.profiles import shipped_as
+    from refkv_policy.profiles import names_of
 
     found: dict[Scope, dict[str, str]] = {}
     profiles = {profile.name: profile for profile in plan_profiles(plan)}
@@ -180,9 +180,9 @@ def judged_again(plan: Plan, tables: Tables, guardrails: Guardrails) -> dict[Sco
             if table is None:
                 continue
             tiers = frozenset(rule.tier for rule in table.rules)
-            same = shipped_as(profiles[entry.scope.profile]) if entry.scope.profile in profiles else None
-            also = None if same is None else same.name
-            limits = {**OWN, **thresholds(guardrails, plan.purpose, entry.scope.profile, tiers, also)}
+            profile = profiles.get(entry.scope.profile)
+            models = (entry.scope.profile,) if profile is None else names_of(profile)
+            limits = {**OWN, **thresholds(guardrails, plan.purpose, models, tiers)}
             items = {item.name: item for item in entry.gate}
             verdicts = found.setdefault(entry.scope, {})
             for name in limits.keys() & items.keys():

@@ -11,7 +11,7 @@ from refkv_policy.guardrails.model import Guardrails
 from refkv_policy.plan.catalogue import Rule
 from refkv_policy.plan.diagnostic import Diagnostic
 from refkv_policy.plan.model import CacheRule, Path, Plan
-from refkv_policy.profiles import Profile, ProfileError, load_profile, shipped_as
+from refkv_policy.profiles import Profile, ProfileError, load_profile, names_of, shipped_as
 
 Tables = Mapping[tuple[str, int], HookTable]
 """What `compile_all` gives: tables by profile name and step count."""
@@ -55,24 +55,18 @@ class Case:
         return self.given.get(name) or self._own.get(name) or load_profile(name)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """The names that a table's model goes by: its profile's, and that of the shipped profile of the same model.
-
-        A copy of a profile under another name is no way around what is said of that model.
-        """
-        same = self._same_model(name)
-        return (name,) if same is None else (name, same.name)
+        """The names that a table's model goes by, of which its profile's is the first."""
+        try:
+            return names_of(self.profile(name))
+        except ProfileError:  # a table of a profile that nobody handed in
+            return (name,)
 
     def sets(self, name: str) -> Mapping[str, Mapping[str, str]]:
         """The layer sets of a table's model: where a shipped profile is of the same model, its sets before the plan's own."""
-        own, same = self.profile(name).sets, self._same_model(name)
+        profile = self.profile(name)
+        own, same = profile.sets, shipped_as(profile)
         shipped = {} if same is None else same.sets
         return {stack: {**own.get(stack, {}), **shipped.get(stack, {})} for stack in {*own, *shipped}}
-
-    def _same_model(self, name: str) -> Profile | None:
-        try:
-            return shipped_as(self.profile(name))
-        except ProfileError:  # a table of a profile that nobody handed in
-            return None
 
     def tell(self, rule: Rule, path: Path, rail: Path, **fields: object) -> None:
         """Note a fault at a path of the plan (of a whole section, at its key), naming file and line of a guardrail.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -156,16 +156,16 @@ class Guardrails:
 
 
 def thresholds(
-    guardrails: Guardrails | None, purpose: str, model: str, tiers: frozenset[str], also: str | None = None
+    guardrails: Guardrails | None, purpose: str, models: Collection[str], tiers: frozenset[str]
 ) -> dict[str, float]:
     """The thresholds that the gate judges a plan by in place of its own, by item; of several the strictest.
 
-    purpose: the plan's. model: a profile's name; also: another that its model goes by. tiers: of the rules that apply to
+    purpose: the plan's. models: the names that its model goes by (`profiles.names_of`). tiers: of the rules that apply to
     it. Empty without guardrails.
     """
     found: dict[str, float] = {}
     for demand in guardrails.evidence if guardrails is not None else ():
-        if demand.holds_for(purpose, tiers, model, *([] if also is None else [also])):
+        if demand.holds_for(purpose, tiers, *models):
             for name, limit in demand.thresholds.items():
                 strictest = min if SENSES[name] == "at_most" else max
                 found[name] = strictest(limit, found.get(name, limit))

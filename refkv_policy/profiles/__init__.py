@@ -21,6 +21,7 @@ __all__ = [
     "is_path",
     "load_profile",
     "names",
+    "names_of",
     "profile_schema",
     "shipped_as",
 ]
@@ -46,6 +47,15 @@ def shipped_as(profile: Profile) -> Profile | None:
     if profile.name in names():
         return None
     return next((each for each in map(_shipped, names()) if each.same_model(profile)), None)
+
+
+def names_of(profile: Profile) -> tuple[str, ...]:
+    """The names that a profile's model goes by: its own, and that of the shipped profile of the same model.
+
+    A copy of a profile under another name is no way around what is said of that model.
+    """
+    same = shipped_as(profile)
+    return (profile.name,) if same is None else (profile.name, same.name)
 
 
 def is_path(reference: str) -> bool:

@@ -133,12 +133,12 @@ def test_the_strictest_threshold_of_those_that_apply_counts() -> None:
     guardrails, faults = parse_guardrails(HEAD + body)
     assert guardrails is not None, faults
     mini, p1 = "wan2.1-vace-mini", frozenset({"P1"})
-    assert thresholds(guardrails, "recommended", mini, p1) == {"mean_drop": 0.05, "speedup": 0.1, "subjective": 0.9}
-    assert thresholds(guardrails, "reference", mini, p1) == {"mean_drop": 0.08, "speedup": 0.1}
-    assert thresholds(guardrails, "recommended", mini, frozenset({"S"})) == {"mean_drop": 0.08, "speedup": 0.1}
-    assert thresholds(guardrails, "reference", "wan2.1-vace-14b", p1) == {"mean_drop": 0.01, "speedup": 0.1}
-    assert thresholds(guardrails, "recommended", mini, frozenset({"P0"})) == {}
-    assert thresholds(None, "recommended", mini, p1) == {}
+    assert thresholds(guardrails, "recommended", [mini], p1) == {"mean_drop": 0.05, "speedup": 0.1, "subjective": 0.9}
+    assert thresholds(guardrails, "reference", [mini], p1) == {"mean_drop": 0.08, "speedup": 0.1}
+    assert thresholds(guardrails, "recommended", [mini], frozenset({"S"})) == {"mean_drop": 0.08, "speedup": 0.1}
+    assert thresholds(guardrails, "reference", ["wan2.1-vace-14b"], p1) == {"mean_drop": 0.01, "speedup": 0.1}
+    assert thresholds(guardrails, "recommended", [mini], frozenset({"P0"})) == {}
+    assert thresholds(None, "recommended", [mini], p1) == {}
 
 
 def test_risks_are_those_of_the_methods() -> None:
