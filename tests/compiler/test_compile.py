@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from refkv_policy.compiler import HookTable, check_plan, compile_all, compile_plan
+from refkv_policy.compiler import (
+    HookTable,
+    Workload,
+    bytes_bound,
+    bytes_needed,
+    check_plan,
+    compile_all,
+    compile_plan,
+    predict,
+)
 from refkv_policy.plan import Plan, PlanError, load_plan
 from refkv_policy.profiles import Profile, load_profile
 from tests.compiler.plans import ACKNOWLEDGED, hints, plan_of
@@ -46,6 +55,29 @@ def test_every_shipped_plan_compiles_on_every_model_it_lists(path: Path) -> None
             assert action in "C.RF-"
             if action in "RF":
                 assert "C" in entry.actions(branch)[:step]
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda p: p.stem)
+def test_shipped_plans_keep_to_their_budgets_and_none_is_above_need(path: Path) -> None:
+    """At every shape, by the prediction and by the bound that spares it; the largest model needs nearly all of a budget."""
+    plan = load_plan(path)
+    most: dict[str, int] = {}
+    for (name, _), table in compile_all(plan).items():
+        profile = load_profile(name)
+        for shape in plan.run.shapes:
+            work = Workload(profile.tokens(shape.width, shape.height, shape.frames), profile.text_tokens)
+            need = bytes_needed(table, profile, work, "bfloat16")
+            assert need == predict(table, profile, work, "bfloat16").bytes_rule
+            bound = bytes_bound(table, profile, work, "bfloat16")
+            for rule, held in need.items():
+                assert held <= bound[rule]
+                most[rule] = max(held, most.get(rule, 0))
+    for rule in plan.caches:
+        if rule.method == "step_schedule":
+            assert (rule.store.budget, most[rule.name]) == (None, 0)
+        else:
+            assert rule.store.budget is not None
+            assert 0.9 <= most[rule.name] / rule.store.budget <= 1
 
 
 def test_an_interval_on_the_deep_hints_spares_their_blocks() -> None:
