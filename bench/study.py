@@ -161,7 +161,8 @@ def measure(setting: Setting, out: Path) -> Findings:
         "model": model, "clips": chosen, "prompt": None, "negative_prompt": "", "control": "grey",
         "seeds": setting.seeds, "steps": setting.steps, "guidance": setting.guidance, "size": None, "frames": setting.frames,
         "fps": None, "dtype": setting.dtype, "device": "cpu", "offload": False, "as_json": False, "varies": (),
-        "rule": None, "baselines": 2, "repeats": 0, "clock": "wall", "features": "none" if usual else "stand-in", "metric": None,
+        "rule": None, "baselines": 2, "repeats": 0, "timed": "all", "clock": "wall",
+        "features": "none" if usual else "stand-in", "metric": None,
         "results": out / "results", "executor": "local", "workers": 1,
     }  # fmt: skip
     measuring = ready(options, str(plan))

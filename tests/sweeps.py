@@ -85,6 +85,7 @@ def sweep(
     repeats: int = 2,
     varies: Sequence[Vary] = (),
     baselines: int = 2,
+    plan_alone: bool = False,
     **changes: Any,
 ) -> Sweep:
     """A sweep of a plan on a profile, the embedded model's at 12 steps unless said."""
@@ -108,7 +109,7 @@ def sweep(
     return Sweep(
         plan=chosen, profile=profile, table=table, guidance=shared.guidance, conditions=shared, clips=tuple(clips),
         seeds=tuple(range(seeds)), repeats=repeats, entries=entries,
-        faults=tuple(v for v in variants if v.table is None),
+        faults=tuple(v for v in variants if v.table is None), plan_alone=plan_alone,
     )  # fmt: skip
 
 
@@ -173,8 +174,9 @@ def fill(
             told_of = told(audit=audit, bytes_peak=bytes_peak if entry.family == "plan" else 0)
             store.write(made.run(entry, source, seed), {"run": told_of, "comparisons": found})
     for entry in made.entries[1:]:
-        own = (speeds or {}).get(entry.name, [entry.speedup_flops] * made.repeats)
-        for task, ratio in zip(made.pairs(entry), own, strict=True):
+        tasks = made.pairs(entry)
+        own = (speeds or {}).get(entry.name, [entry.speedup_flops] * len(tasks))
+        for task, ratio in zip(tasks, own, strict=True):
             store.write(task, pair(task, ratio))
     return store
 
@@ -197,4 +199,4 @@ def pair(task: Task, ratio: float) -> dict[str, Any]:
             seconds=seconds, denoiser_cpu=2 * denoiser, audit={"log": f"audits/{task.key}.jsonl", "head": DIGEST}
         )
 
-    return {"uncached": side(ratio), "planned": side(1.0), "order": ["uncached", "planned"]}
+    return {"uncached": side(ratio), "planned": side(1.0), "order": ["uncached", "planned"], "turns": "step"}

@@ -64,6 +64,8 @@ def sweep_options(command: C) -> C:
                      help="Step counts of the baselines, about; each is run plain and re-spaced twice."),
         click.option("--repeats", type=click.IntRange(0), default=3, metavar="N",
                      help="Timed pairs (uncached, planned) of every run; 0 takes speed from FLOPs."),
+        click.option("--timed", type=click.Choice(["all", "plan"]), default="all",
+                     help="Time every run, or the plan's alone; runs are then compared at equal FLOPs."),
         click.option("--clock", type=click.Choice(["wall", "cpu"]), default="wall",
                      help="What pairs are timed by: wall clock, or processor time where a CPU is shared."),
         click.option("--features", default="stand-in", metavar="stand-in|none|DIR|hub:ID",
@@ -236,6 +238,7 @@ def ready(options: dict[str, Any], plan: str, default_varies: bool = False) -> M
         repeats=options["repeats"],
         entries=entries,
         faults=tuple(v for v in variants if v.table is None),
+        plan_alone=options["timed"] == "plan",
     )
     store = Store(options["results"]).open()
     spec = BenchSpec(

@@ -36,7 +36,7 @@ from refkv_policy.quality.sweep import Sweep
 from refkv_policy.quality.sweep_collect import Findings, Measured, Row
 from refkv_policy.quality.sweep_metrics import Measure, Reading
 from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED
-from refkv_policy.quality.timing import TIMING, end_to_end, parts
+from refkv_policy.quality.timing import end_to_end, parts, timing_text
 
 
 class GateError(RefkvError):
@@ -139,7 +139,7 @@ def _setting(findings: Findings) -> Setting:
         compile=None,
         warm_up=1,
         timed_pairs=len(findings.plan.pairs),
-        timing=TIMING[findings.clock],
+        timing=timing_text(findings.plan.pairs, findings.clock),
         versions=shared.versions,
     )
 

@@ -34,7 +34,7 @@ class Entry:
 class Sweep:
     """Everything a sweep runs. The first entry is the uncached run, the second the plan.
 
-    faults: variants that do not compile, and why. repeats: timed pairs of each entry.
+    faults: variants that do not compile, and why. repeats: timed pairs of each entry, or of the plan alone.
     """
 
     plan: Plan
@@ -47,6 +47,7 @@ class Sweep:
     repeats: int
     entries: tuple[Entry, ...]
     faults: tuple[Variant, ...] = ()
+    plan_alone: bool = False
 
     @property
     def steps(self) -> int:
@@ -87,7 +88,7 @@ class Sweep:
 
     def pairs(self, entry: Entry) -> tuple[Task, ...]:
         """The timed pairs of an entry, over the clips in turn."""
-        if entry.family == "uncached":
+        if entry.family == "uncached" or (self.plan_alone and entry.family != "plan"):
             return ()
         return tuple(
             Task("pair", entry.name, entry.work, self.clips[i % len(self.clips)], self.seeds[0], self.conditions.digest,

@@ -10,7 +10,7 @@ from refkv_policy.compiler import human_bytes
 from refkv_policy.evidence import Figure
 from refkv_policy.quality.sweep_collect import Findings, Row
 from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED
-from refkv_policy.quality.timing import SIDES, TIMING, end_to_end, parts
+from refkv_policy.quality.timing import SIDES, end_to_end, parts, timing_text
 
 FORMAT_VERSION = 1
 
@@ -30,7 +30,8 @@ def sweep_text(findings: Findings) -> str:
     lines.append(f"error: {metric.title}, {_over(findings)}; * frontier, ^ elbow of the cached runs")
     lines += _scale_lines(findings)
     lines += chosen_lines(findings)
-    lines.append(f"speed: {TIMING[findings.clock] if findings.timed else 'by FLOPs; not every run was timed'}")
+    how = timing_text(findings.plan.pairs, findings.clock)
+    lines.append(f"speed: {how if findings.timed else 'by FLOPs; not every run was timed'}")
     if findings.plan.pairs:
         lines += _parts_lines(findings.plan)
     lines += [f"does not compile: {v.name}: {v.fault}" for v in sweep.faults]

@@ -81,12 +81,17 @@ class Work:
     table: Mapping[str, Any] | None = field(default=None, repr=False)
     digest: str | None = None
 
+    @property
+    def visited(self) -> int:
+        """How many steps the sampler visits."""
+        return self.steps if self.table is None else len(self.table["evaluated"])
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """One unit of work.
 
-    run: one request, compared with kept runs. pair: an uncached request and this one, timed one after the other.
+    run: one request, compared with kept runs. pair: an uncached request and this one, timed step by step in turns.
     compare: no request; a kept run against others. repeat tells equal work apart. against: label and key of each
     reference. of: key of the kept run that is compared. nominal: steps of the uncached request that a pair times it
     against. keep: leave frames and latents. label is for people.
@@ -122,6 +127,8 @@ class Task:
             "of": self.of,
             "nominal": self.nominal,
         }
+        if self.kind == "pair":
+            about["turns"] = "step"  # pairs were once timed request by request
         return hashlib.sha256(canonical(about).encode()).hexdigest()[:40]
 
 

@@ -19,6 +19,7 @@ from refkv_policy.audit import verify
 from refkv_policy.compiler import HookTable
 from refkv_policy.quality.metrics import FeatureModel, MeasureError, Video, compare
 from refkv_policy.quality.tasks import Conditions, Source, Store, Task, Work
+from refkv_policy.quality.turns import Pause, Runner, take_turns, twin_of
 from refkv_policy.runtime import AttachError, RequestError, attach
 from refkv_policy.runtime.generate import Generated, Request, generate
 from refkv_policy.runtime.placement import Patches
@@ -50,6 +51,7 @@ class Bench:
         self.features = [_Remembering(model) for model in features]
         self._inputs: dict[str, tuple[Clip, dict[str, Any]]] = {}
         self._encode = _Encoded(pipe.vae)
+        self._twin: WanVACEPipeline | None = None
         self._warm = False
 
     def perform(self, task: Task) -> None:
@@ -77,36 +79,62 @@ class Bench:
         return {"comparisons": self._comparisons(task, *self.store.arrays(task.of))}
 
     def _pair(self, task: Task) -> dict[str, Any]:
-        """Uncached and planned, each from input file to output file; which is first alternates from pair to pair."""
-        if not self._warm:
-            self._timed(task, Work(2))
-            self._warm = True
+        """Uncached and planned, each from input file to output file; which is first alternates from pair to pair.
+
+        Their steps alternate, on two pipelines of the same weights; where parts are offloaded, which one of two pipelines
+        would undo for the other, one run follows the other.
+        """
         assert task.nominal is not None
         contestants = {"uncached": Work(task.nominal), "planned": task.work}
         order = sorted(contestants, reverse=task.repeat % 2 == 0)
-        timed = {name: self._timed(task, contestants[name], logged=name == "planned") for name in order}
-        return {**timed, "order": order}
+        offloaded = bool(getattr(self.pipe, "_all_hooks", None))
+        if self._twin is None and not offloaded:
+            self._twin = twin_of(self.pipe)
+        pipes = {"uncached": self.pipe, "planned": self._twin or self.pipe}
+        if not self._warm:
+            for name in order:
+                self._timed(task, Work(2), pipes[name])
+            self._warm = True
 
-    def _timed(self, task: Task, work: Work, logged: bool = False) -> dict[str, Any]:
+        def runner(name: str) -> Runner[dict[str, Any]]:
+            return lambda pause: self._timed(task, contestants[name], pipes[name], name == "planned", pause)
+
+        if offloaded:
+            timed = {name: runner(name)(lambda: None) for name in order}
+        else:
+            made = take_turns([runner(name) for name in order], [contestants[name].visited for name in order])
+            timed = dict(zip(order, made, strict=True))
+        return {**timed, "order": order, "turns": "request" if offloaded else "step"}
+
+    def _timed(
+        self, task: Task, work: Work, pipe: WanVACEPipeline, logged: bool = False, pause: Pause | None = None
+    ) -> dict[str, Any]:
+        """One run, and its seconds from the input file to the output file, without what it waited for its turn."""
         began = time.perf_counter()
         clip, inputs = self._read(task.clip)
         read = time.perf_counter() - began
-        made, about = self._request(task, work, inputs, logged)
+        made, about = self._request(task, work, inputs, logged, pipe, pause)
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             write_clip(Path(folder) / "output.mp4", made.pixels, clip.fps)
             about["seconds"]["io"] = read + time.perf_counter() - start
-        about["seconds"]["total"] = time.perf_counter() - began
+        about["seconds"]["total"] += about["seconds"]["io"]
         return about
 
     def _request(
-        self, task: Task, work: Work, inputs: Mapping[str, Any], logged: bool = True
+        self,
+        task: Task,
+        work: Work,
+        inputs: Mapping[str, Any],
+        logged: bool = True,
+        pipe: WanVACEPipeline | None = None,
+        pause: Pause | None = None,
     ) -> tuple[Generated, dict[str, Any]]:
         """One request and what there is to tell of it. Under a table its log is verified against it."""
-        shared = self.conditions
+        shared, pipe = self.conditions, pipe or self.pipe
         request = request_of(shared, task.clip, task.seed, work.steps, inputs)
         if work.table is None:
-            made = generate(self.pipe, request)
+            made = generate(pipe, request, pause=pause)
             return made, {"hits": 0, "misses": 0, "departures": {}, "bytes_peak": 0, "audit": None, **_told(made)}
         table = HookTable.from_dict(work.table)
         log = self.store.audit_path(task.key) if logged else None
@@ -116,8 +144,8 @@ class Bench:
             "clip": {"name": task.clip.name, "frames": task.clip.sha256},
             "digests": {"weights": shared.weights},
         }
-        with attach(self.pipe, table, audit=log, header=header) as session:
-            made = generate(self.pipe, request)
+        with attach(pipe, table, audit=log, header=header) as session:
+            made = generate(pipe, request, pause=pause)
         return made, {**_counts(session), "audit": _checked(log, table), **_told(made)}
 
     def _comparisons(self, task: Task, frames: Any, latents: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Latency out of timed pairs: an uncached request and a planned one, run one after the other. Needs no torch.
+"""Latency out of timed pairs: an uncached request and a planned one, whose steps alternate. Needs no torch.
 
 Ratios are taken within a pair, so that a slow spell of the machine hits both; medians over pairs, with intervals.
 """
@@ -22,6 +22,10 @@ PARTS = ("text", "denoiser", "vae", "io", "total")
 TIMING = {
     "wall": "wall clock, from the drawn noise to the end of the last step, the device's queue drained at both",
     "cpu": "processor time of the process, from the drawn noise to the end of the last step",
+}
+TURNS = {
+    "step": "; the steps of both runs alternate, and waiting does not count",
+    "request": "; one run after the other, since parts are offloaded",
 }
 
 
@@ -50,6 +54,11 @@ def latency(pairs: Sequence[Pair], clock: Clock) -> Latency | None:
     planned, uncached = ([denoising(pair[side], clock) for pair in pairs] for side in ("planned", "uncached"))
     ratios = [u / p for u, p in zip(uncached, planned, strict=True)]
     return Latency(*(figure_of(values, statistic=median) for values in (planned, uncached, ratios)))
+
+
+def timing_text(pairs: Sequence[Pair], clock: Clock) -> str:
+    """How pairs were timed, in words."""
+    return TIMING[clock] + "".join(TURNS[turns] for turns in sorted({pair["turns"] for pair in pairs}))
 
 
 def denoising(side: Mapping[str, Any], clock: Clock) -> float:

@@ -67,11 +67,14 @@ class Generated:
         return self.cpu_seconds / self.total_seconds
 
 
-def generate(pipe: WanVACEPipeline, request: Request, on_step: OnStep = lambda: None) -> Generated:
+def generate(
+    pipe: WanVACEPipeline, request: Request, on_step: OnStep = lambda: None, pause: OnStep | None = None
+) -> Generated:
     """Run the pipeline. on_step is called after each denoising step.
 
     The loop is timed from when the initial noise is drawn to the end of the last step, the device's queue drained at
-    both; nothing is waited for in between.
+    both; nothing is waited for in between. pause: called after each step but the last, the device's queue drained; the
+    time it takes is not the run's.
     """
     device = pipe._execution_device
     if device.type == "cuda":
@@ -83,6 +86,11 @@ def generate(pipe: WanVACEPipeline, request: Request, on_step: OnStep = lambda: 
             if index == pipe.num_timesteps - 1:
                 watch.loop_ended, watch.cpu_ended = _now(device), time.process_time()
                 watch.latents = given["latents"]
+            elif pause is not None:
+                since, cpu_since = _now(device), time.process_time()
+                pause()
+                watch.paused += time.perf_counter() - since
+                watch.cpu_paused += time.process_time() - cpu_since
             on_step()
             return {}
 
@@ -107,11 +115,11 @@ def generate(pipe: WanVACEPipeline, request: Request, on_step: OnStep = lambda: 
         frames=np.asarray(frames, np.float32),
         latents=watch.latents[0].float().cpu().numpy(),
         text_seconds=watch.text,
-        denoise_seconds=watch.loop_ended - watch.loop_began,
+        denoise_seconds=watch.loop_ended - watch.loop_began - watch.paused,
         vae_seconds=watch.vae,
-        total_seconds=ended - began,
-        denoise_cpu=watch.cpu_ended - watch.cpu_began,
-        cpu_seconds=spent,
+        total_seconds=ended - began - watch.paused,
+        denoise_cpu=watch.cpu_ended - watch.cpu_began - watch.cpu_paused,
+        cpu_seconds=spent - watch.cpu_paused,
         calls=watch.calls,
         memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
     )
@@ -125,6 +133,8 @@ class _Watch:
     loop_ended: float = 0.0
     cpu_began: float = 0.0
     cpu_ended: float = 0.0
+    paused: float = 0.0
+    cpu_paused: float = 0.0
     calls: int = 0
     latents: torch.Tensor | None = field(default=None, repr=False)
 

@@ -39,7 +39,9 @@ def errors_of(plan: float, fewer: float = 0.01, respaced: float = 0.01, **varian
 
 def gated(tmp_path: Path, errors: sweeps.Errors, clips: tuple[str, ...] = ("a.mp4", "b.mp4"), **more: Any) -> Findings:
     """The findings of a made-up sweep."""
-    settings = {key: more.pop(key) for key in ("varies", "seeds", "of", "guidance", "repeats") if key in more}
+    settings = {
+        key: more.pop(key) for key in ("varies", "seeds", "of", "guidance", "repeats", "plan_alone") if key in more
+    }
     made = sweeps.sweep(sweeps.made_up(clips), baselines=6, **settings)
     return collect(made, sweeps.fill(made, tmp_path, errors, **more))
 
@@ -102,6 +104,20 @@ def test_speed_is_judged_by_the_interval_of_pairs(tmp_path: Path) -> None:
     untimed = items(gated(tmp_path / "4", errors_of(0.001), repeats=0))["speedup"]
     assert untimed.measured is None
     assert "% by FLOPs" in untimed.why
+
+
+def test_the_plan_alone_may_be_timed(tmp_path: Path) -> None:
+    """Its speed-up is judged then; with the others it is compared at equal FLOPs, as no two kinds of speed are."""
+    found = gated(tmp_path, errors_of(0.001), speeds={"plan tiny": (1.5, 1.5)}, plan_alone=True)
+    timed = [entry.name for entry in found.sweep.entries if found.sweep.pairs(entry)]
+    assert timed == ["plan tiny"]
+    by = items(found)
+    assert by["speedup"].measured == pytest.approx(1 / 3)
+    assert f"at {found.plan.entry.speedup_flops:.2f} x by FLOPs" in by["fewer_steps"].why
+    scope = measured_scope(found, model="m", command=("refkv",), ratings=None, thresholds={})
+    assert scope.levels.step_latency is not None
+    assert scope.levels.step_latency.speedup.value == pytest.approx(1.5)
+    assert scope.setting.timed_pairs == 2
 
 
 def _interpolated(

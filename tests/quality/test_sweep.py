@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,11 @@ from refkv_policy.quality.sweep import Sweep
 from refkv_policy.quality.sweep_collect import Findings, collect
 from refkv_policy.quality.sweep_text import sweep_json, sweep_text
 from refkv_policy.quality.tasks import MANY_STEPS, Source, Store, Task
-from refkv_policy.quality.tasks_bench import Bench, resident_peak
+from refkv_policy.quality.tasks_bench import Bench, read_input, request_of, resident_peak
 from refkv_policy.quality.tasks_run import run_stages
+from refkv_policy.quality.turns import Pause, take_turns, twin_of
 from refkv_policy.quality.variants import parse_vary
+from refkv_policy.runtime.generate import generate
 from refkv_policy.video import control, read_clip
 from tests import sweeps, tiny
 
@@ -162,8 +165,8 @@ def test_a_run_that_fails_is_told_and_takes_no_part(
 
     made, original = swept[0], tasks_bench.generate
 
-    def spoilt(pipe: Any, request: Request) -> Generated:
-        result = original(pipe, request)
+    def spoilt(pipe: Any, request: Request, **more: Any) -> Generated:
+        result = original(pipe, request, **more)
         if request.steps == 3:
             result.frames[:] = np.nan
         return result
@@ -280,3 +283,53 @@ def test_two_ray_workers_find_the_same(
     run_stages(made.stages(), store, opener, executor="ray", workers=2)
     for one, other in zip(collect(made, local).rows, collect(made, store).rows, strict=True):
         assert one.samples[0].result.get("comparisons") == other.samples[0].result.get("comparisons")
+
+
+def test_runs_in_turns_are_the_runs_alone(swept: tuple[Sweep, Store, list[Task]]) -> None:
+    """On two pipelines of the same weights, step by step: bit-equal to each run by itself, and the first is left as it was."""
+    made, _, _ = swept
+    pipe = tiny.pipeline()
+    twin = twin_of(pipe)
+    assert twin.transformer is not pipe.transformer
+    for ours, its in zip(pipe.transformer.parameters(), twin.transformer.parameters(), strict=True):
+        assert ours.data_ptr() == its.data_ptr()
+    source = made.clips[0]
+    inputs = read_input(source, made.conditions, 4)[1]
+    request = request_of(made.conditions, source, 0, made.steps, inputs)
+    alone = generate(pipe, request).latents
+    with refkv_policy.attach(pipe, made.table):
+        planned_alone = generate(pipe, request).latents
+    assert not np.array_equal(alone, planned_alone)
+
+    def planned(pause: Pause) -> Any:
+        with refkv_policy.attach(twin, made.table):
+            assert "forward" not in vars(pipe.transformer)
+            return generate(twin, request, pause=pause).latents
+
+    found = take_turns([lambda pause: generate(pipe, request, pause=pause).latents, planned], (made.steps, made.steps))
+    assert np.array_equal(found[0], alone)
+    assert np.array_equal(found[1], planned_alone)
+
+
+def test_waiting_does_not_count(pipe: Any, swept: tuple[Sweep, Store, list[Task]]) -> None:
+    """A pause after each step but the last is in none of the times; without one the same call takes as long."""
+    made, _, _ = swept
+    source = made.clips[0]
+    request = request_of(made.conditions, source, 0, made.steps, read_input(source, made.conditions, 4)[1])
+    paused: list[float] = []
+
+    def pause() -> None:
+        began = time.perf_counter()
+        while time.perf_counter() < began + 0.3:
+            pass  # busy, so that processor time passes too
+        paused.append(time.perf_counter() - began)
+
+    generate(pipe, request)
+    began = time.perf_counter()
+    made_in_turns = generate(pipe, request, pause=pause)
+    whole = time.perf_counter() - began
+    assert len(paused) == made.steps - 1
+    assert made_in_turns.total_seconds < whole - 0.99 * sum(paused)
+    assert made_in_turns.denoise_seconds < made_in_turns.total_seconds
+    assert made_in_turns.denoise_cpu <= made_in_turns.cpu_seconds < whole
+    assert made_in_turns.cpu_seconds < 0.9 * sum(paused) + made_in_turns.total_seconds
