@@ -342,12 +342,16 @@ def long_table(one: dict[str, Any]) -> str:
     text += ["|---|---|---|---|---|---|"]
     for row in sorted(one["rows"], key=lambda r: r["speed"]):
         if "decay" in row:
-            drop, decay = ((f"{v[0]:{sign}.2f} ({v[1]:{sign}.2f} … {v[2]:{sign}.2f})") for v, sign in
-                           ((row["drop"], ""), (row["decay"], "+")))  # fmt: skip
-            text.append(
-                f"| {row['name']} | {row['speed']:.2f} | {spread(row['error'])} | {drop} | {row['worst']:.2f} | {decay} |"
-            )
+            drop, decay = thousandths(row["drop"]), thousandths(row["decay"], "+")
+            cells = [spread(row["error"]), drop, f"{row['worst']:.3f}", decay]
+            text.append(f"| {row['name']} | {row['speed']:.2f} | {' | '.join(cells)} |")
     return "\n".join(text)
+
+
+def thousandths(figure: Sequence[float], sign: str = "") -> str:
+    """A figure with its interval, to three decimals."""
+    value, low, high = figure
+    return f"{value:{sign}.3f} ({low:{sign}.3f} … {high:{sign}.3f})"
 
 
 def tables(settings: Sequence[dict[str, Any]]) -> str:
@@ -413,7 +417,8 @@ def main() -> None:
     if args.full:
         print(tables(made))
         return
-    print(summary(usual))
+    if usual:
+        print(summary(usual))
     for one in long:
         floors = f"solver floor {1e4 * one['solver_floor'][0]:.1f}, another seed {1e4 * one['other_seed'][0]:.1f}"
         print(f"\n{one['setting']}, {len(one['clips'])} clips; {floors}:\n\n{long_table(one)}")

@@ -10,7 +10,7 @@ import torch
 from diffusers import WanVACEPipeline
 from PIL import Image
 
-from refkv_policy.mini.architecture import FRAMES, MAX_SEQUENCE_LENGTH, SIZE
+from refkv_policy.mini.architecture import MAX_SEQUENCE_LENGTH, SIZE
 from refkv_policy.mini.controls import grey, luma
 from refkv_policy.mini.data import Clip
 from refkv_policy.mini.scenes import LUMA, object_mask, tone
@@ -39,7 +39,7 @@ def generate(pipe: WanVACEPipeline, request: Request) -> np.ndarray:
         prompt=request.prompt,
         height=SIZE,
         width=SIZE,
-        num_frames=FRAMES,
+        num_frames=len(request.control),
         num_inference_steps=request.steps,
         guidance_scale=request.guidance,
         conditioning_scale=request.scale,
