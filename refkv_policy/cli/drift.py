@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from refkv_policy.cli.find import find_plan
 from refkv_policy.cli.group import Failure
-from refkv_policy.cli.measuring import make_conditions, model_options, prepare_job, read_sources
+from refkv_policy.cli.measuring import make_conditions, model_options, prepare_job, read_from, read_sources
+from refkv_policy.cli.outputs import check_out
 from refkv_policy.cli.progress import progress
 from refkv_policy.cli.run import DEFAULT_PLAN
 
@@ -49,6 +51,8 @@ def drift(plan: str, **options: Any) -> None:
     own = plan_fresh(job.table)
     schedules = _schedules(job, own, tried)
     clips = read_sources(options, job)
+    if options["out"] is not None:
+        check_out(options["out"], [find_plan(plan), *read_from(clips)])
     conditions = make_conditions(options, job, str(dtype).removeprefix("torch."), device, ())
     tell = {"err": options["as_json"]}
     click.echo(
@@ -88,11 +92,11 @@ def drift(plan: str, **options: Any) -> None:
         "suggested": None if found is None else _suggested(found),
     }
     text = json.dumps(value, indent=1, allow_nan=False)
-    if options["out"] is not None:
-        _write(options["out"], text)
     click.echo(f"\n{drift_text(curves, job.table.steps)}\n\n{_advice(found, options['tolerance'])}", **tell)
     if options["as_json"]:
         click.echo(text)
+    if options["out"] is not None:  # last, so that nothing is lost where it cannot be written
+        _write(options["out"], text)
 
 
 def _schedules(
@@ -126,7 +130,7 @@ def _advice(found: Suggestion | None, tolerance: float) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    from refkv_policy.quality.tasks import whole
+    from refkv_policy.files import whole
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,8 @@ import click
 
 from refkv_policy.cli.find import find_plan
 from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, say
-from refkv_policy.cli.measuring import Measuring, fewer, model_options, ready, sweep_options
+from refkv_policy.cli.measuring import Measuring, fewer, model_options, read_from, ready, sweep_options
+from refkv_policy.cli.outputs import check_out
 
 if TYPE_CHECKING:
     from refkv_policy.evidence import Evidence
@@ -41,6 +42,7 @@ def gate(ctx: click.Context, /, plan: str, **options: Any) -> None:
     more. Each is green, red or not measured; exit status 1 when anything is red. One call measures one scope: a profile, a
     step count, a guidance.
     """
+    from refkv_policy.quality.abpack import check_pack
     from refkv_policy.quality.gate import check_gateable
 
     if bool(options["ratings"]) != bool(options["key"]):
@@ -48,20 +50,21 @@ def gate(ctx: click.Context, /, plan: str, **options: Any) -> None:
     measuring = ready(options, plan, default_varies=True)
     check_gateable(measuring.sweep)
     if options["ab_pack"] is not None:
+        check_pack(options["ab_pack"])
         ctx.exit(_pack(measuring, options))
     ratings = _ratings(measuring, options)
     out = options["out"] or Path("evidence") / f"{find_plan(plan).stem}.json"
-    earlier = _earlier(out)
+    check_out(out, [find_plan(plan), *read_from(measuring.sweep.clips)])
+    _earlier(out, measuring.sweep.plan.name)
     thresholds = _thresholds(measuring.sweep, options["guardrails"])
     measuring.run(options)
-    ctx.exit(_judge(measuring, options, out, earlier, ratings, thresholds))
+    ctx.exit(_judge(measuring, options, out, ratings, thresholds))
 
 
 def _judge(
     measuring: Measuring,
     options: dict[str, Any],
     out: Path,
-    earlier: Evidence | None,
     ratings: Ratings | None,
     thresholds: Mapping[str, float],
 ) -> int:
@@ -79,7 +82,8 @@ def _judge(
         ratings=ratings,
         thresholds=thresholds,
     )
-    evidence = with_scope(earlier, sweep.plan.name, scope)
+    # Read once more: another gate may have added its scope meanwhile.
+    evidence = with_scope(_earlier(out, sweep.plan.name), sweep.plan.name, scope)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         digest = write_evidence(out, evidence)
@@ -92,8 +96,8 @@ def _judge(
     return FALLS_SHORT if scope.verdict == "red" else FINE
 
 
-def _earlier(out: Path) -> Evidence | None:
-    """The evidence that the scope is added to, before hours are spent on measuring it. Raises Failure."""
+def _earlier(out: Path, plan: str) -> Evidence | None:
+    """The evidence that the scope is added to. Raises Failure for what cannot be added to: before hours are spent, too."""
     from refkv_policy.evidence import read_evidence
 
     if not out.exists():
@@ -103,6 +107,8 @@ def _earlier(out: Path) -> Evidence | None:
         raise Failure(
             f"{out} is not evidence that can be added to ({faults[0].message}); move it away, or choose another --out"
         )
+    if evidence.plan != plan:
+        raise Failure(f"{out} is evidence of the plan {evidence.plan}, not of {plan}; choose another --out")
     return evidence
 
 
@@ -111,7 +117,7 @@ def _ratings(measuring: Measuring, options: dict[str, Any]) -> Ratings | None:
 
     if not options["ratings"]:
         return None
-    return read_ratings(options["key"], options["ratings"], measuring.sweep.table.digest)
+    return read_ratings(options["key"], options["ratings"], measuring.sweep.bound)
 
 
 def _pack(measuring: Measuring, options: dict[str, Any]) -> int:
@@ -134,8 +140,7 @@ def _pack(measuring: Measuring, options: dict[str, Any]) -> int:
         if failed:
             raise Failure(f"the plan's run on {clip.name} with seed {seed} failed: {failed}", FALLS_SHORT)
         shown.append(Shown(clip.name, seed, pixels(planned.key), pixels(sweep.uncached(clip, seed).key), clip.fps))
-    bound = {"plan": sweep.plan.name, "table": sweep.table.digest, "weights": sweep.conditions.weights}
-    key = write_pack(folder, shown, bound)
+    key = write_pack(folder, shown, sweep.bound)
     if len(shown) < MIN_PAIRS:
         say(f"note: {len(shown)} pairs; for the gate the RFC asks for {MIN_PAIRS} at least: name more clips or --seeds")
     click.echo(f"{folder / 'index.html'}: {len(shown)} pairs, for raters\n{key}: its key, not for raters")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from refkv_policy.cli.group import FALLS_SHORT, Failure, say, stdin_bytes
+from refkv_policy.files import whole
 
 if TYPE_CHECKING:
     from refkv_policy.exchange import Settings
@@ -126,10 +126,9 @@ def _profile(model: str) -> Profile:
 
 
 def _write(target: Path, text: str) -> None:
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, target)
+        with whole(target) as stream:
+            stream.write(text.encode("utf-8"))
     except OSError as error:
         raise Failure(f"cannot write {target}: {error.strerror}; check the folder's permissions") from error

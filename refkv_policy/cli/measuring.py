@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Callable[..., Any])
 NO_CLIP = ".txt"
 """Beside a clip, a text file of its name holds its prompt."""
+LONGEST_NAME, LONGEST_PROMPT = 200, 4000
+"""Characters that evidence holds of a clip's name, and of an argument of the command that measured it."""
 
 
 def model_options(command: C) -> C:
@@ -44,7 +47,8 @@ def model_options(command: C) -> C:
         click.option("--guidance", type=float, help="Guidance scale, one the plan lists."),
         click.option("--size", metavar="WxH", help="Pixels of the output.  [default: the model's, or the plan's first shape]"),
         click.option("--frames", type=click.IntRange(1), help="Frames of the output, rounded down to 4n+1."),
-        click.option("--fps", type=float, metavar="F", help="Rate the output plays at.  [default: the clip's]"),
+        click.option("--fps", type=click.FloatRange(0, 1000, min_open=True), metavar="F",
+                     help="Rate the output plays at.  [default: the clip's]"),
         click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]),
                      help="Dtype of the transformer.  [default: bfloat16 on an accelerator, else float32]"),
         click.option("--device", metavar="D", help="Device, such as cuda:0 or cpu.  [default: the best there is]"),
@@ -156,8 +160,9 @@ def read_sources(options: dict[str, Any], job: Job) -> tuple[Source, ...]:
         raise Failure(f"--clips {folder} holds no video; put one file a clip there")
     sources = []
     for path in paths:
+        _check_name(path)
         text = path.with_suffix(NO_CLIP)
-        prompt = text.read_text("utf-8").strip() if text.is_file() else default or ""
+        prompt = _prompt(text) if text.is_file() else default or ""
         size = (job.shape.width, job.shape.height)
         clip = read_clip(path, job.shape.frames, size, factor=job.profile.vae_scale[0])
         digest = sha256(clip.frames.tobytes())
@@ -165,6 +170,28 @@ def read_sources(options: dict[str, Any], job: Job) -> tuple[Source, ...]:
         for note in clip.notes:
             say(f"note: {path.name}: {note}")
     return tuple(sources)
+
+
+def read_from(clips: Sequence[Source]) -> list[Path]:
+    """The files that sources were read from: clips, and texts beside them."""
+    return [file for clip in clips for file in (Path(clip.path), Path(clip.path).with_suffix(NO_CLIP))]
+
+
+def _check_name(path: Path) -> None:
+    """Raises Failure for a name that evidence cannot hold: it is measured first and written last."""
+    if not path.name.isprintable() or len(path.name) > LONGEST_NAME:
+        raise Failure(f"the clip {ascii(path.name)[:80]} has a name that cannot be printed; rename it")
+
+
+def _prompt(file: Path) -> str:
+    try:
+        prompt = file.read_text("utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise Failure(f"the prompt {file} cannot be read: {reason}; write it anew, or move it away") from error
+    if len(prompt) > LONGEST_PROMPT:
+        raise Failure(f"the prompt {file} is longer than {LONGEST_PROMPT} characters; shorten it")
+    return prompt
 
 
 @dataclass(frozen=True)
@@ -212,6 +239,7 @@ def ready(options: dict[str, Any], plan: str, default_varies: bool = False) -> M
     """
     from refkv_policy.cli.libraries import choose_device, choose_dtype, needs_run_extra
 
+    _check_texts(*sys.argv, options["prompt"] or "", options["negative_prompt"])
     job = prepare_job(options, plan, options["results"])
     variants = _variants(options, job, default_varies)
     device = choose_device(options["device"])
@@ -223,6 +251,7 @@ def ready(options: dict[str, Any], plan: str, default_varies: bool = False) -> M
         from refkv_policy.quality.tasks import Store
     clips = read_sources(options, job)
     features = load_features(options["features"], str(device))
+    _check_metric(options["metric"], features)
     conditions = make_conditions(options, job, dtype, device, tuple(model.digest for model in features))
     entries = make_entries(
         job.plan, job.profile, job.table, variants, job.workload, dtype, job.branches, baselines=options["baselines"]
@@ -253,6 +282,31 @@ def ready(options: dict[str, Any], plan: str, default_varies: bool = False) -> M
         factor=job.profile.vae_scale[0],
     )
     return Measuring(sweep, store, spec, features)
+
+
+def _check_metric(name: str | None, features: Sequence[FeatureModel]) -> None:
+    """Raises CollectError for a metric that errors cannot be of."""
+    from refkv_policy.quality.sweep_collect import error_metric
+    from refkv_policy.quality.sweep_metrics import measures
+
+    about = [{"model": m.name, "stand_in": m.stand_in, "provenance": m.provenance} for m in features]
+    error_metric(measures(about), name)
+
+
+def _check_texts(*arguments: str) -> None:
+    """Raises Failure for what evidence, which holds the command line, could not hold."""
+    for argument in arguments:
+        if len(argument) > LONGEST_PROMPT or not _is_text(argument):
+            raise Failure(f"an argument is longer than {LONGEST_PROMPT} characters, or no text: {ascii(argument)[:60]}")
+
+
+def _is_text(argument: str) -> bool:
+    """Whether no byte of it is none of a character's, as the system hands such bytes over."""
+    try:
+        argument.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def make_conditions(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, say
+from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, Failure, say
+from refkv_policy.cli.outputs import check_out
 
 if TYPE_CHECKING:
     from refkv_policy.report import Report
@@ -44,14 +44,19 @@ def report(
     broken log); 2 not written.
     """
     from refkv_policy.cli.find import find_plan
-    from refkv_policy.plan import load_plan
+    from refkv_policy.plan import PlanError, load_plan
     from refkv_policy.report import make_report, read_inputs, write_page, write_plots
 
     if not inputs and not videos:
         raise Failure("there is nothing to report: name evidence, an audit log or a run's folder")
-    _check_out(out, [*inputs, *(find_plan(p) for p in plans), *_videos(videos).values()])
-    given = read_inputs(inputs)
-    made = make_report(given, plans=[load_plan(find_plan(p)) for p in plans], videos=_videos(videos))
+    check_out(out, _files([*inputs, *(find_plan(p) for p in plans), *_videos(videos).values()]))
+    if png is not None and not png:
+        raise Failure("--png names no folder")
+    try:
+        given = read_inputs(inputs)
+        made = make_report(given, plans=[load_plan(find_plan(p)) for p in plans], videos=_videos(videos))
+    except PlanError as error:  # status 1 says that a report was written
+        raise Failure(str(error), COULD_NOT) from error
     size = write_page(made, out)
     say(f"{out}: {made.verdict.word}, {size / 1e6:.2f} MB")
     if png is not None:
@@ -60,14 +65,13 @@ def report(
     ctx.exit(FINE if _trusted(made) else FALLS_SHORT)
 
 
-def _check_out(out: str, inputs: Iterable[str | Path]) -> None:
-    """Raises Failure where the page would take the place of something that it is made of."""
+def _files(inputs: Iterable[str | Path]) -> Iterator[Path]:
+    """The inputs, and of folders what is read in them."""
     from refkv_policy.report.inputs import COMPARE, LOG, OUTPUT
 
     for place in map(Path, inputs):
-        for file in (place, *(place / name for name in (LOG, OUTPUT, COMPARE))):
-            if file.is_file() and os.path.realpath(file) == os.path.realpath(out):
-                raise Failure(f"--out {out} would overwrite {file}, which the report is made of; name another file")
+        yield place
+        yield from (place / name for name in (LOG, OUTPUT, COMPARE))
 
 
 def _videos(given: tuple[str, ...]) -> dict[str, Path]:

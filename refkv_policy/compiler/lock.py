@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from refkv_policy.compiler.picture import actions_text, site_label
 from refkv_policy.compiler.picture import compact as compact
 from refkv_policy.compiler.predict import branches_of
 from refkv_policy.compiler.table import BRANCHES, HookTable
+from refkv_policy.files import whole
 from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.model import Plan
 from refkv_policy.profiles import Profile
@@ -146,13 +146,6 @@ def write_lock(plan: Plan, path: Path) -> bool:
     text = lock_text(plan)
     if path.exists() and path.read_bytes() == text.encode("ascii"):
         return False
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode("ascii"))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with whole(path) as stream:
+        stream.write(text.encode("ascii"))
     return True

@@ -17,6 +17,11 @@ from refkv_policy.plan.model import Path
 from refkv_policy.plan.wording import quoted
 
 Fault = tuple[Path, str]
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Magnitudes of figures, zero apart: beyond them arithmetic on figures overflows, and nothing measured is so."""
+ON_FEATURES = frozenset({"mean_drop", "worst_frame_drop", "second_half_decay"})
+"""Items that are judged on the drop of DINOv2's feature similarity, whose metric's name begins with this:"""
+OWN_METRIC = "dinov2"
 
 
 def contradictions(document: Document, evidence: Evidence) -> Iterator[Diagnostic]:
@@ -54,7 +59,10 @@ def _scope_faults(path: Path, scope: MeasuredScope) -> Iterator[Fault]:
         yield from _metric_faults((*path, "metrics", index), metric, scope)
     for index, item in enumerate(scope.gate):
         yield from _item_faults((*path, "gate", index), item, scope)
-    for place, interval in _intervals(path, scope):
+    for place, number in _leaves(path, scope, (int, float)):
+        if number and not SMALLEST <= abs(number) <= LARGEST:
+            yield place, f"{_short(number)} is no figure that anything here could measure"
+    for place, interval in _leaves(path, scope, Interval):
         if interval.low > interval.high:
             yield place, f"the interval's low end {interval.low:g} is above its high end {interval.high:g}"
 
@@ -74,6 +82,9 @@ def _item_faults(path: Path, item: Item, scope: MeasuredScope) -> Iterator[Fault
     own = GATE.get(item.name)
     if own is not None and item.must_be != own.must_be:
         yield (*path, "must_be"), f"the item {item.name} must be {own.must_be} its threshold"
+    if item.measured is not None and item.name in ON_FEATURES and not (item.metric or "").startswith(OWN_METRIC):
+        told = item.metric or "none that is named"
+        yield (*path, "metric"), f"the item {item.name} is measured with {told}, and the gate's own metric is DINOv2's"
     if item.metric is None:
         return
     yield from _known((*path, "metric"), "metric", item.metric, (metric.name for metric in scope.metrics))
@@ -81,16 +92,20 @@ def _item_faults(path: Path, item: Item, scope: MeasuredScope) -> Iterator[Fault
         yield (*path, "measured"), f"the item {item.name} is judged on {item.metric}, which is a stand-in"
 
 
-def _intervals(path: Path, value: Any) -> Iterator[tuple[Path, Interval]]:
-    """Every interval in a part of the evidence, with its path: the document's keys are the fields' names."""
-    if isinstance(value, Interval):
+def _leaves(path: Path, value: Any, kind: Any) -> Iterator[tuple[Path, Any]]:
+    """Every value of a kind in a part of the evidence, with its path: the document's keys are the fields' names."""
+    if isinstance(value, kind) and not isinstance(value, bool):
         yield path, value
     elif is_dataclass(value):
         for field in fields(value):
-            yield from _intervals((*path, field.name), getattr(value, field.name))
+            yield from _leaves((*path, field.name), getattr(value, field.name), kind)
     elif isinstance(value, tuple):
         for index, inner in enumerate(value):
-            yield from _intervals((*path, index), inner)
+            yield from _leaves((*path, index), inner, kind)
+
+
+def _short(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else f"an integer of {len(str(abs(number)))} digits"
 
 
 def _verdict(path: Path, stored: str, found: str) -> Iterator[Fault]:

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 
 from refkv_policy import __version__
@@ -26,6 +25,7 @@ from refkv_policy.evidence.model import (
     Setting,
 )
 from refkv_policy.evidence.read import parse_evidence
+from refkv_policy.files import whole
 from refkv_policy.plan.diagnostic import PlanError, errors
 from refkv_policy.profiles import Profile
 
@@ -117,20 +117,8 @@ def evidence_text(evidence: Evidence) -> str:
 def write_evidence(path: str | os.PathLike[str], evidence: Evidence) -> str:
     """Write the evidence beside its place, rename it there and give its digest. Raises what `evidence_text` does."""
     data = evidence_text(evidence).encode("ascii")
-    place = Path(path)
-    import tempfile
-
-    handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, place)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with whole(path, sync=True) as stream:
+        stream.write(data)
     digest: str = to_value(evidence)["digest"]
     return digest
 

@@ -13,18 +13,20 @@ import hashlib
 import json
 import random
 import tempfile
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from refkv_policy.evidence import Interval
 from refkv_policy.evidence.statistics import wilson_interval
+from refkv_policy.files import check_writable, whole
 from refkv_policy.plan.diagnostic import RefkvError
 from refkv_policy.quality.abpack_page import page
-from refkv_policy.quality.tasks import whole
 from refkv_policy.video import write_clip
 from refkv_policy.video.clip import Frames
 
@@ -36,6 +38,7 @@ MIN_PAIRS, MIN_RATERS = 20, 5
 """The RFC's N = 20–30 and 5–10 raters (section 5.3)."""
 CONTROL_SHARE = 6
 """One equal pair for so many real ones."""
+PAGE = "index.html"
 SHORTEST, GAP, GREY = 240, 16, 128
 LARGEST_ANSWERS = 1 << 20
 
@@ -82,14 +85,31 @@ def key_path(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.key.json")
 
 
+def check_pack(folder: Path) -> None:
+    """Raises RatingsError for a folder that no pack can be written into, and for one that holds a pack already.
+
+    A new pack has a new key: answers to the old one, which may be with raters, could not be read any more.
+    """
+    if not folder.name:
+        raise RatingsError(f"--ab-pack {folder} leaves no name for the key beside it; name a folder")
+    for file in (folder / PAGE, key_path(folder)):
+        if file.exists():
+            raise RatingsError(f"{file} is there already; choose another --ab-pack, or move the pack and its key away")
+        try:
+            check_writable(file)
+        except OSError as error:
+            raise RatingsError(f"cannot write {file}: {error.strerror}; choose another --ab-pack") from error
+
+
 def write_pack(
     folder: Path, shown: Sequence[Shown], bound: Mapping[str, str], draw: random.Random | None = None
 ) -> Path:
     """Write `index.html` into the folder and the key beside it; gives the key's path.
 
     bound: what the pack is of, such as plan and table digest; it goes into the key only. draw: for the order; of the
-    operating system unless given. Raises RatingsError where the folder cannot be written.
+    operating system unless given. Raises RatingsError as `check_pack` does.
     """
+    check_pack(folder)
     draw = draw or random.SystemRandom()
     trials: list[tuple[Shown, str | None]] = [(one, draw.choice((LEFT, RIGHT))) for one in shown]
     trials += [(one, None) for one in draw.sample(list(shown), max(1, len(shown) // CONTROL_SHARE))]
@@ -106,10 +126,11 @@ def write_pack(
     path = key_path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with whole(folder / "index.html") as stream:
-            stream.write(page(pack, videos, ANSWERS).encode())
+        # The key first: a page without one is worth nothing, and might be given away.
         with whole(path) as stream:
             stream.write((json.dumps(key, indent=1) + "\n").encode())
+        with whole(folder / PAGE) as stream:
+            stream.write(page(pack, videos, ANSWERS).encode())
     except OSError as error:
         raise RatingsError(
             f"cannot write the pack into {folder}: {error.strerror}; choose another --ab-pack"
@@ -117,21 +138,25 @@ def write_pack(
     return path
 
 
-def read_ratings(key_file: Path, answer_files: Sequence[Path], table: str | None = None) -> Ratings:
-    """The answers of one pack. table: digest of the hook table that the pack must be of.
+def read_ratings(
+    key_file: Path, answer_files: Sequence[Path], bound: Mapping[str, str] = MappingProxyType({})
+) -> Ratings:
+    """The answers of one pack. bound: what the pack must be of, as it was given to `write_pack`.
 
     Raises RatingsError: for a file that is not what it should be, answers of another pack, a rater who comes twice, an
     answer that is missing.
     """
     key = _load(key_file, KEY, "the key of a pack")
-    if table is not None and key.get("table") != table:
-        raise RatingsError(f"{key_file} is of a pack of another plan or table; make a new pack of this one")
+    other = [name for name, value in bound.items() if key.get(name) != value]
+    if other:
+        what = ", ".join(other)
+        raise RatingsError(f"{key_file} is of a pack that was made otherwise ({what}); make a new pack of this plan")
     sides = {str(pair["pair"]): pair["planned"] for pair in _pairs(key, key_file)}
     raters: dict[str, Path] = {}
     said: list[tuple[str, str]] = []
     for file in answer_files:
         given = _answers(file, key, sides)
-        rater = " ".join(str(given["rater"]).split()).casefold()
+        rater = _name(str(given["rater"]))
         if rater in raters:
             raise RatingsError(f"{file} and {raters[rater]} are both of rater {given['rater']!r}; a rater counts once")
         raters[rater] = file
@@ -155,7 +180,7 @@ def _answers(file: Path, key: Mapping[str, Any], sides: Mapping[str, str | None]
     if given.get("pack") != key["pack"]:
         raise RatingsError(f"{file} answers another pack; give the key of that one, or leave it out")
     answers, rater = given.get("answers"), given.get("rater")
-    if not isinstance(rater, str) or not rater.strip():
+    if not isinstance(rater, str) or not _name(rater):
         raise RatingsError(f"{file} names no rater; let its rater save it again")
     if not isinstance(answers, dict) or not set(answers) <= set(sides):
         raise RatingsError(f"{file} answers pairs that the pack does not have; let its rater save it again")
@@ -166,6 +191,13 @@ def _answers(file: Path, key: Mapping[str, Any], sides: Mapping[str, str | None]
             f"{file} answers {len(answers)} of {len(sides)} pairs; let its rater finish, or leave it out"
         )
     return given
+
+
+def _name(rater: str) -> str:
+    """A rater's name without what nobody sees: one person writes it in many ways."""
+    plain = unicodedata.normalize("NFKC", rater)
+    seen = "".join(c for c in plain if unicodedata.category(c) not in ("Cf", "Cc") or c.isspace())
+    return " ".join(seen.casefold().split())
 
 
 def _pairs(key: Mapping[str, Any], file: Path) -> list[dict[str, Any]]:
@@ -180,11 +212,19 @@ def _pairs(key: Mapping[str, Any], file: Path) -> list[dict[str, Any]]:
     return found
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for a key that stands twice: which of them counts?"""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
 def _load(file: Path, kind: str, what: str) -> dict[str, Any]:
     try:
         if file.stat().st_size > LARGEST_ANSWERS:
             raise RatingsError(f"{file} is too large to be {what}")
-        value = json.loads(file.read_text("utf-8"))
+        value = json.loads(file.read_text("utf-8"), object_pairs_hook=_once)
     except OSError as error:
         raise RatingsError(f"{file} cannot be read: {error.strerror}; give {what}") from error
     except (ValueError, RecursionError) as error:

@@ -10,7 +10,7 @@ from refkv_policy.compiler import HookTable, Prediction, Workload, predict
 from refkv_policy.plan import Plan
 from refkv_policy.profiles import Profile
 from refkv_policy.quality.baselines import MANY, SPACINGS, respaced_table, step_counts
-from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Conditions, Source, Task, Work
+from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Conditions, Source, Task, Work, sha256
 from refkv_policy.quality.tasks_run import Stage
 from refkv_policy.quality.variants import Value, Variant
 
@@ -53,6 +53,18 @@ class Sweep:
     def steps(self) -> int:
         """Nominal steps."""
         return self.table.steps
+
+    @property
+    def bound(self) -> Mapping[str, str]:
+        """What a pack for raters is of: the same again only where raters would see the same."""
+        clips = "\n".join(f"{clip.sha256} {clip.prompt}" for clip in self.clips)
+        return {
+            "table": self.table.digest,
+            "weights": self.conditions.weights,
+            "conditions": self.conditions.digest,
+            "clips": sha256(clips),
+            "seeds": " ".join(map(str, self.seeds)),
+        }
 
     @property
     def samples(self) -> tuple[tuple[Source, int], ...]:

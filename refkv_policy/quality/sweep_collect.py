@@ -187,12 +187,16 @@ def collect(sweep: Sweep, store: Store, metric: str | None = None, clock: Clock 
     others = tuple(_measured(store, sweep.other_seed(clip, seed)) for clip, seed in sweep.samples)
     stored = rows[0].samples[0].comparison(MANY_STEPS)
     known = measures(stored["features"] if stored else ())
-    lower = [m.name for m in known if m.better == "lower"]
-    wanted = metric or "pixel_difference"
+    return Findings(sweep, rows, known, error_metric(known, metric), clock, noise, others)
+
+
+def error_metric(known: Sequence[Measure], name: str | None) -> Measure:
+    """The metric that errors are of: `pixel_difference` unless said. Raises CollectError for one that cannot be."""
+    lower = {m.name: m for m in known if m.better == "lower"}
+    wanted = name or "pixel_difference"
     if wanted not in lower:
         raise CollectError(f"errors cannot be of {wanted}; choose one of {', '.join(lower)}")
-    chosen = next(m for m in known if m.name == wanted)
-    return Findings(sweep, rows, known, chosen, clock, noise, others)
+    return lower[wanted]
 
 
 def readings(samples: Sequence[Measured], measure: Measure, reference: str) -> list[tuple[Measured, Reading]]:

@@ -7,22 +7,21 @@ so that a task can be sent to another process. Needs no torch.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import os
-import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
+from refkv_policy.audit import AuditError, verify
 from refkv_policy.evidence import canonical
+from refkv_policy.files import PART, whole
 from refkv_policy.plan.diagnostic import RefkvError
 
 FORMAT = 1
@@ -153,20 +152,31 @@ class Store:
         return self
 
     def done(self, task: Task) -> bool:
-        """Whether a task need not be run."""
-        return self.result(task) is not None and (not task.keep or self.arrays_path(task.key).is_file())
+        """Whether a task need not be run: its result is whole, what it keeps is there, and its audit log verifies still."""
+        result = self.result(task)
+        if result is None or (task.keep and not self.arrays_path(task.key).is_file()):
+            return False
+        told = [(result.get(part) or {}).get("audit") for part in ("run", "planned")]
+        return all(self._verifies(each["log"], each["head"]) for each in told if each)
+
+    def _verifies(self, log: str, head: str) -> bool:
+        try:
+            return verify(self.folder / log, head=head).outcome == "ok"
+        except AuditError:
+            return False
 
     def result(self, task: Task) -> dict[str, Any] | None:
         """The result of a task; None where there is none that can be read."""
         return self.by_key(task.key)
 
     def by_key(self, key: str) -> dict[str, Any] | None:
-        """The same, by a task's key."""
+        """The same, by a task's key. One that was changed since it was written is none."""
         try:
             value = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
+            sound = isinstance(value, dict) and value.pop("digest", None) == sha256(canonical(value))
         except (OSError, ValueError, RecursionError):
             return None
-        return value if isinstance(value, dict) and value.get("format") == FORMAT and value.get("key") == key else None
+        return value if sound and value.get("format") == FORMAT and value.get("key") == key else None
 
     def write(self, task: Task, result: Mapping[str, Any]) -> None:
         """Take a result in; the last thing a task does, so that one killed before leaves none."""
@@ -185,7 +195,8 @@ class Store:
             "steps": task.work.steps,
             **result,
         }
-        text = json.dumps(value, indent=1, allow_nan=False)
+        stored = json.loads(json.dumps(value, allow_nan=False))
+        text = json.dumps({**stored, "digest": sha256(canonical(stored))}, indent=1)
         with whole(self.folder / f"{task.key}.json") as stream:
             stream.write(text.encode())
 
@@ -207,25 +218,15 @@ class Store:
         except UNREADABLE as error:
             raise ResultsError(f"{self.arrays_path(key)} cannot be read ({error}); delete it and {key}.json") from error
 
-    def audit_path(self, key: str) -> Path:
-        """Where the audit log of a run belongs. A log left there by one that was killed is removed."""
-        path = self.folder / "audits" / f"{key}.jsonl"
-        path.unlink(missing_ok=True)
-        return path
+    def new_audit(self, key: str) -> Path:
+        """Where a run writes its audit log: a name of its own, since another process may be at the same task."""
+        return self.folder / "audits" / f".{key}.{uuid4().hex}{PART}"
 
-
-@contextmanager
-def whole(path: Path) -> Iterator[io.BufferedWriter]:
-    """A file that takes its place when the block ends, and is never seen half written."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    def keep_audit(self, log: Path, key: str) -> str:
+        """Give a log that verifies its place; returns its path in the folder."""
+        name = f"audits/{key}.jsonl"
+        log.replace(self.folder / name)
+        return name
 
 
 def sha256(text: str | bytes) -> str:

@@ -137,16 +137,29 @@ class Bench:
             made = generate(pipe, request, pause=pause)
             return made, {"hits": 0, "misses": 0, "departures": {}, "bytes_peak": 0, "audit": None, **_told(made)}
         table = HookTable.from_dict(work.table)
-        log = self.store.audit_path(task.key) if logged else None
+        log = self.store.new_audit(task.key) if logged else None
         header = {
             "seed": task.seed,
             "guidance": shared.guidance,
             "clip": {"name": task.clip.name, "frames": task.clip.sha256},
             "digests": {"weights": shared.weights},
         }
-        with attach(pipe, table, audit=log, header=header) as session:
-            made = generate(pipe, request, pause=pause)
-        return made, {**_counts(session), "audit": _checked(log, table), **_told(made)}
+        try:
+            with attach(pipe, table, audit=log, header=header) as session:
+                made = generate(pipe, request, pause=pause)
+            audit = None if log is None else self._audited(task, log, table)
+        finally:
+            if log is not None:
+                log.unlink(missing_ok=True)
+        return made, {**_counts(session), "audit": audit, **_told(made)}
+
+    def _audited(self, task: Task, log: Path, table: HookTable) -> dict[str, Any]:
+        """The log takes its place once it verifies. Raises MeasureError."""
+        found = verify(log, table=table)
+        if found.outcome != "ok":
+            problem = found.problems[0] if found.problems else found.outcome
+            raise MeasureError(f"the audit log does not verify against its table: {problem}")
+        return {"log": self.store.keep_audit(log, task.key), "head": found.head}
 
     def _comparisons(self, task: Task, frames: Any, latents: Any) -> dict[str, Any]:
         found = {}
@@ -289,13 +302,3 @@ def _counts(session: Session) -> dict[str, Any]:
         "bytes_peak": summary.bytes_peak,
         "outcome": outcome,
     }
-
-
-def _checked(log: Path | None, table: HookTable) -> dict[str, Any] | None:
-    if log is None:
-        return None
-    found = verify(log, table=table)
-    if found.outcome != "ok":
-        problem = found.problems[0] if found.problems else found.outcome
-        raise MeasureError(f"the audit log {log} does not verify against its table: {problem}")
-    return {"log": f"audits/{log.name}", "head": found.head}

@@ -22,6 +22,8 @@ from refkv_policy.profiles import Profile
 Value = str | int | float | bool
 FORMS = (("interval",), ("steps",), ("spacing", "count"))
 """The forms of `refresh:`; setting a key of one removes the keys of the others."""
+DEEPEST = 8
+"""Keys of a path: a rule is not as deep."""
 RFC_INTERVALS = (1, 2, 3, 4, 6, 8)
 """The K that the RFC enumerates (section 5.3)."""
 
@@ -64,8 +66,8 @@ def parse_vary(text: str) -> Vary:
     """
     path, equals, rest = text.partition("=")
     parts = tuple(part.strip() for part in path.split("."))
-    if not equals or not all(parts):
-        raise VaryError(f"--vary {text} is not PATH=VALUE,VALUE…, such as refresh.interval=1,2,4")
+    if not equals or not all(parts) or len(parts) > DEEPEST:
+        raise VaryError(f"--vary {text[:80]} is not PATH=VALUE,VALUE…, such as refresh.interval=1,2,4")
     values = []
     for item in _split(rest):
         quoted = len(item) > 1 and item[0] == item[-1] and item[0] in "'\""

@@ -8,12 +8,12 @@ it tells of the run (ABOUT), its `suggestion` (a plan fragment) and the `rule` b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from refkv_policy.audit.fold import place
+from refkv_policy.evidence.agree import LARGEST, SMALLEST
 from refkv_policy.report.charts import DEPTHS, Axis, Chart, Mark, Series, linear_axis
 from refkv_policy.report.errors import ReportError
 from refkv_policy.report.words import count, number
@@ -24,6 +24,7 @@ ABOUT = (
     "plan", "profile", "weights", "steps", "guidance", "dtype", "device", "clips", "seeds", "fresh_steps", "tolerance", "rule",
 )  # fmt: skip
 MOST = 2000
+LARGEST_STEP = 100_000
 """Curves, and points of one, that are read."""
 
 
@@ -68,8 +69,8 @@ def drift_of(value: Mapping[str, Any], name: str) -> Drift:
 
 def _curve(entry: Mapping[str, Any]) -> Curve:
     steps = tuple(entry["steps"])
-    if len(steps) > MOST or not all(type(s) is int for s in steps):
-        raise ValueError("its steps are not integers")
+    if len(steps) > MOST or not all(type(s) is int and 0 <= s < LARGEST_STEP for s in steps):
+        raise ValueError("its steps are not step numbers")
     place(entry["site"])
     for key, known in (("against", AGAINST), ("measure", MEASURES)):
         if entry[key] not in known:
@@ -80,9 +81,9 @@ def _curve(entry: Mapping[str, Any]) -> Curve:
 
 
 def _numbers(values: Sequence[Any], length: int) -> tuple[float, ...]:
-    found = tuple(float(v) for v in values if type(v) in (int, float) and math.isfinite(v))
+    found = tuple(float(v) for v in values if type(v) in (int, float) and (v == 0 or SMALLEST <= abs(v) <= LARGEST))
     if len(found) != length or len(values) != length:
-        raise ValueError("its values are not one finite number a step")
+        raise ValueError("its values are not one number a step that could be measured")
     return found
 
 

@@ -85,7 +85,7 @@ def _take_file(given: Inputs, path: Path) -> None:
     name = _name(path)
     sha256 = _digest(path)
     if path.suffix == ".jsonl":
-        given.logs.append(LogFile(name, sha256, read_log(path), verify(path)))
+        given.logs.append(_log(path, name, sha256))
         return
     kind, value = _kind(path)
     if kind == "evidence":
@@ -96,11 +96,18 @@ def _take_file(given: Inputs, path: Path) -> None:
     elif kind == "drift":
         given.drifts.append(DriftFile(name, sha256, drift_of(value, name)))
     elif kind == "audit":
-        given.logs.append(LogFile(name, sha256, read_log(path), verify(path)))
+        given.logs.append(_log(path, name, sha256))
     else:
         raise ReportError(
             f"{name} is neither evidence, an audit log nor drift figures; name what `refkv gate`, `run` or `drift` wrote"
         )
+
+
+def _log(path: Path, name: str, sha256: str) -> LogFile:
+    found = verify(path)
+    if not found.lines and path.stat().st_size:  # an empty one was opened and never written to
+        raise ReportError(f"{name} holds no whole line of an audit log; name one that `refkv run` wrote")
+    return LogFile(name, sha256, read_log(path), found)
 
 
 def _kind(path: Path) -> tuple[str | None, Any]:
@@ -128,7 +135,14 @@ def _json(text: str) -> Any:
 
 def _digest(path: Path) -> str:
     try:
-        return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+        # A pipe would be waited for, and a device has no end.
+        if path.exists() and not path.is_file():
+            raise ReportError(f"{_name(path)} is not a regular file; name a file of refkv's")
+        digest = hashlib.sha256()
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+        return f"sha256:{digest.hexdigest()}"
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ReportError(f"{_name(path)} cannot be read: {reason}; check the path and its permissions") from error

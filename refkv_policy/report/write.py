@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from refkv_policy import __version__
 from refkv_policy.compiler import compile_all
 from refkv_policy.evidence.status import plan_scopes, profile_digests
+from refkv_policy.files import whole
 from refkv_policy.plan.model import Plan
 from refkv_policy.report.drift import drift_charts
 from refkv_policy.report.errors import ReportError
@@ -121,17 +121,7 @@ def write_plots(report: Report, folder: str | os.PathLike[str]) -> tuple[Path, .
 
 def _replace(path: Path, data: bytes) -> None:
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.part")
-    except OSError as error:
-        raise ReportError(f"cannot write {path}: {error.strerror}; choose another place") from error
-    try:
-        with os.fdopen(handle, "wb") as stream:
+        with whole(path) as stream:
             stream.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
     except OSError as error:
-        os.unlink(temporary)
         raise ReportError(f"cannot write {path}: {error.strerror}; choose another place") from error
-    except BaseException:
-        os.unlink(temporary)
-        raise

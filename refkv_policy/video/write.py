@@ -12,6 +12,7 @@ from pathlib import Path
 import av
 import numpy as np
 
+from refkv_policy.files import place_of
 from refkv_policy.video.clip import Frames, VideoError
 
 
@@ -21,7 +22,8 @@ def beside(path: Path) -> Iterator[Path]:
 
     That goes for KeyboardInterrupt too: nobody ever sees a half-written file under the final name.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=f".part{path.suffix}")
+    path = place_of(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:64]}.", suffix=f".part{path.suffix}")
     os.close(handle)
     part = Path(name)
     try:

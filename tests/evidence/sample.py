@@ -36,6 +36,7 @@ from refkv_policy.evidence import (
     make_scope,
     to_value,
 )
+from refkv_policy.evidence.agree import ON_FEATURES
 from refkv_policy.plan import Plan
 from refkv_policy.profiles import load_profile
 from tests.compiler.plans import hints, plan_of
@@ -47,6 +48,10 @@ TODAY = datetime.date(2026, 12, 1)
 NOON = datetime.datetime(2026, 12, 1, 12, tzinfo=datetime.timezone.utc)
 KEPT = {"pareto": 0, "subjective": 0.95, "speedup": 0.2, "memory": 1 << 20}
 """Measured values that keep their thresholds; 0 keeps the others."""
+
+
+FEATURES = "dinov2_b_14_drop"
+"""The metric of the items that are judged on feature similarity."""
 
 
 def plan(interval: int = 2, **more: Any) -> Plan:
@@ -68,7 +73,13 @@ def items(**measured: float | None) -> tuple[Item, ...]:
     """All of the gate's items, green but for what is given."""
     values = {name: KEPT.get(name, 0) for name in GATE}
     return tuple(
-        make_item(name, value, why="as a test needs it", threshold=2 << 20 if name == "memory" else None)
+        make_item(
+            name,
+            value,
+            why="as a test needs it",
+            threshold=2 << 20 if name == "memory" else None,
+            metric=None if value is None or name not in ON_FEATURES else FEATURES,
+        )
         for name, value in {**values, **measured}.items()
     )
 
@@ -116,7 +127,7 @@ def scope(of: Plan | None = None, *, gate: tuple[Item, ...] | None = None, **cha
             Frontier("pixel_difference", (point, other)),
         ),
         audits=[Audit("audit.jsonl", HEAD)],
-        metrics=[metric()],
+        metrics=[metric(), metric(FEATURES)],
         memory=Memory("host_resident", 1 << 30, 1 << 29, 1 << 20, 1 << 20, None),
         gate=items() if gate is None else gate,
         created=NOON,

@@ -193,6 +193,32 @@ def test_what_could_not_be_read_back_is_not_written(number: float, tmp_path: Pat
     assert os.listdir(tmp_path) == ["x.json"]
 
 
+@pytest.mark.parametrize("number", [5e-324, 1e-31, 1e31, 1.7e308])
+def test_what_nothing_could_measure_is_refused(number: float) -> None:
+    """Figures of such magnitudes overflow in whatever is worked out of them; zero is a figure."""
+
+    def put(value: dict[str, Any]) -> None:
+        value["scopes"][0]["metrics"][0]["mean"]["value"] = number
+
+    evidence, diagnostics = parse_evidence(sample.forged(sample.value(), put))
+    assert evidence is None or not evidence.edited
+    assert any("no figure that anything here could measure" in d.message for d in diagnostics), diagnostics
+
+
+@pytest.mark.parametrize("metric", [None, "pixel_difference"])
+@pytest.mark.parametrize("name", ["mean_drop", "worst_frame_drop", "second_half_decay"])
+def test_items_on_features_are_measured_with_the_gates_own(name: str, metric: str | None) -> None:
+    """Naming no metric, or another one, is no way around the rule that a stand-in gates nothing."""
+
+    def put(value: dict[str, Any]) -> None:
+        (item,) = [each for each in value["scopes"][0]["gate"] if each["name"] == name]
+        assert item["measured"] is not None
+        item["metric"] = metric
+
+    _, diagnostics = parse_evidence(sample.forged(sample.value(), put))
+    assert [f"the item {name} is measured with" in d.message for d in diagnostics] == [True], diagnostics
+
+
 def test_a_document_that_contradicts_itself_is_not_written() -> None:
     """The writer is held to the reader's rules: here an interval the wrong way round."""
     scope = sample.scope()

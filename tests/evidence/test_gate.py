@@ -158,7 +158,7 @@ def test_no_item_is_judged_on_a_stand_in() -> None:
 
     def change(value: dict[str, Any]) -> None:
         place(value)["metrics"][0]["stand_in"] = True
-        place(value)["gate"][0]["metric"] = "pixel_difference"
+        place(value)["gate"][6]["metric"] = "pixel_difference"
 
     evidence, diagnostics = parse_evidence(sample.forged(sample.value(), change))
     assert evidence is None

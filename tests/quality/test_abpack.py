@@ -16,7 +16,17 @@ import av
 import numpy as np
 import pytest
 
-from refkv_policy.quality.abpack import LEFT, RIGHT, SAME, RatingsError, Shown, key_path, read_ratings, write_pack
+from refkv_policy.quality.abpack import (
+    LEFT,
+    RIGHT,
+    SAME,
+    RatingsError,
+    Shown,
+    check_pack,
+    key_path,
+    read_ratings,
+    write_pack,
+)
 from refkv_policy.quality.abpack_page import page
 
 TABLE = "sha256:" + "t" * 64
@@ -111,7 +121,7 @@ def test_shares_and_their_interval(pack: Path, tmp_path: Path) -> None:
     always = _answers(pack, tmp_path, "always", lambda p: p["planned"] or LEFT)
     never = _answers(pack, tmp_path, "never", lambda p: SAME)
     other = _answers(pack, tmp_path, "other", lambda p: {LEFT: RIGHT, RIGHT: LEFT, None: SAME}[p["planned"]])
-    ratings = read_ratings(key_path(pack), [always, never, other], TABLE)
+    ratings = read_ratings(key_path(pack), [always, never, other], {"table": TABLE})
     assert (ratings.raters, ratings.pairs, ratings.answers, ratings.unnoticed) == (3, 6, 18, 12)
     assert (ratings.controls, ratings.false_alarms) == (3, 1)
     assert ratings.share == 12 / 18
@@ -143,11 +153,44 @@ def test_answers_that_are_refused(pack: Path, tmp_path: Path, changes: dict[str,
 
 def test_a_rater_counts_once_and_a_key_is_of_one_table(pack: Path, tmp_path: Path) -> None:
     """The same name in other letters is the same rater; a pack of another table says nothing of this plan."""
-    first, second = (_answers(pack, tmp_path, rater, lambda p: SAME) for rater in ("Ann", "ann "))
+    first = _answers(pack, tmp_path, "Ann", lambda p: SAME)
+    for again in ("ann ", "\uff21nn", "An\u200bn"):
+        second = _answers(pack, tmp_path, "second", lambda p: SAME, rater=again)
+        with pytest.raises(RatingsError, match="a rater counts once"):
+            read_ratings(key_path(pack), [first, second])
+    accents = [_answers(pack, tmp_path, f"r{i}", lambda p: SAME, rater=r) for i, r in enumerate(("é", "e\u0301"))]
     with pytest.raises(RatingsError, match="a rater counts once"):
-        read_ratings(key_path(pack), [first, second])
-    with pytest.raises(RatingsError, match="another plan or table"):
-        read_ratings(key_path(pack), [first], "sha256:" + "0" * 64)
+        read_ratings(key_path(pack), accents)
+    with pytest.raises(RatingsError, match="names no rater"):
+        read_ratings(key_path(pack), [_answers(pack, tmp_path, "none", lambda p: SAME, rater="\u200b")])
+
+
+def test_a_key_is_of_one_pack(pack: Path, tmp_path: Path) -> None:
+    """Made of another table, other weights or other clips, what raters saw says nothing of this plan."""
+    file = _answers(pack, tmp_path, "Ann", lambda p: SAME)
+    for name in ("table", "weights", "clips"):
+        with pytest.raises(RatingsError, match=rf"made otherwise \({name}\)"):
+            read_ratings(key_path(pack), [file], {name: "sha256:" + "0" * 64})
+    text = file.read_text().replace('"answers":', '"answers": {}, "answers":', 1)
+    assert text.count('"answers"') == 2
+    (tmp_path / "twice.json").write_text(text)
+    with pytest.raises(RatingsError, match="is no JSON"):
+        read_ratings(key_path(pack), [tmp_path / "twice.json"])
+
+
+def test_a_pack_is_not_written_over(pack: Path, tmp_path: Path) -> None:
+    """Its key is the only one that its raters' answers can be read with. What is in the way is told before any work."""
+    before = key_path(pack).read_bytes()
+    shown = [Shown("a.mp4", 7, _grey(DARK), _grey(BRIGHT), 8.0)]
+    with pytest.raises(RatingsError, match="is there already"):
+        write_pack(pack, shown, {})
+    assert key_path(pack).read_bytes() == before
+    for folder in (Path("."), Path("/")):
+        with pytest.raises(RatingsError, match="leaves no name"):
+            check_pack(folder)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RatingsError, match="is not a folder"):
+        check_pack(tmp_path / "file" / "pack")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{" * 100_000, '{"kind": "refkv-ab-key", "format": 1, "pairs": [1]}'])

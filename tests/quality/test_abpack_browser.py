@@ -87,6 +87,6 @@ def test_a_rater_needs_only_the_keyboard(browser: Any, tmp_path: Path) -> None:
     _until(lambda: browser.find_element("id", "end").is_displayed())
     press(Keys.ENTER)
     saved = _until(lambda: list((tmp_path / "saved").glob("answers-Ann_1_.json")))
-    ratings = read_ratings(key_path(tmp_path / "pack"), saved, "t")
+    ratings = read_ratings(key_path(tmp_path / "pack"), saved, {"table": "t"})
     assert (ratings.raters, ratings.answers + ratings.controls) == (1, 4)
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []

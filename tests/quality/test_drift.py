@@ -181,3 +181,12 @@ def test_the_command_measures_and_writes_what_a_report_reads(
     assert "hint[1]" in result.stderr
     refused = refkv("drift", plan_file, *common[:2], "--clips", plan_file)
     assert (refused.exit_code, "is not a folder" in refused.stderr) == (2, True)
+    before = plan_file.read_bytes()
+    for place, told in (
+        (plan_file, "would overwrite"),
+        (plan_file / "x.json", "is not a folder"),
+        ("/dev/null", "device"),
+    ):
+        refused = refkv("drift", plan_file, *common, "--out", place)
+        assert (refused.exit_code, told in refused.stderr, refused.stdout) == (2, True, "")
+    assert plan_file.read_bytes() == before

@@ -323,5 +323,15 @@ def test_the_command_gates_packs_and_takes_ratings(
     assert len(read_evidence(out)[0].scopes) == 1  # type: ignore[union-attr]
     out.write_text(out.read_text().replace('"batch": 1', '"batch": 2'))
     assert "is not evidence that can be added to" in refkv(*common).stderr
+    write_evidence(out, Evidence("another-plan", (scope,)))
+    refused = refkv(*common)
+    assert (refused.exit_code, "is evidence of the plan another-plan" in refused.stderr) == (2, True)
+    assert read_evidence(out)[0].plan == "another-plan"  # type: ignore[union-attr]
+    over = refkv(*common, "--out", plan_file)
+    assert (over.exit_code, "would overwrite" in over.stderr) == (2, True)
+    assert "is there already" in refkv(*common, "--ab-pack", tmp_path / "pack").stderr
+    assert "errors cannot be of foo" in refkv(*common, "--metric", "foo").stderr
+    assert refkv(*common, "--fps", "-1").exit_code == 2
+    assert "longer than 4000" in refkv(*common, "--prompt", "x" * 5000).stderr
     assert refkv(*common, "--guidance", "1").exit_code == 2
     assert "belong together" in refkv(*common, "--ratings", "r.json").stderr

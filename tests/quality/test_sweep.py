@@ -227,6 +227,8 @@ def test_the_command_sweeps_once_and_tells_it_again(
         (("--clips", "plans"), 2, "is not a video"),
         (("--steps", "9"), 1, "not reviewed for 9 steps"),
         (("--features", "nowhere"), 2, "nowhere is not a folder"),
+        (("--metric", "foo"), 2, "errors cannot be of foo"),
+        (("--vary", ".".join("x" * 2000) + "=1"), 2, "is not PATH=VALUE"),
         (("--results", "plans/tiny.yaml"), 2, "choose another with --results"),
     ],
 )

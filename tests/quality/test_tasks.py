@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from refkv_policy.audit import AuditWriter, verify
 from refkv_policy.quality.tasks import ResultsError, Source, Store, Task, Work
 from refkv_policy.quality.tasks_run import Stage, run_stages
 from tests import sweeps
@@ -148,8 +149,38 @@ def test_a_half_result_counts_as_none(tmp_path: Path) -> None:
     ):
         (tmp_path / f"{TASK.key}.json").write_text(text)
         assert store.result(TASK) is None
-    store.write(TASK, {"x": 1})
-    assert (store.result(TASK) or {})["x"] == 1
+    store.write(TASK, {"x": 1.5})
+    assert (store.result(TASK) or {})["x"] == 1.5
+    file = tmp_path / f"{TASK.key}.json"
+    file.write_text(file.read_text().replace("1.5", "1.25"))
+    assert store.result(TASK) is None, "a figure that was changed since it was written"
+
+
+def test_a_run_whose_audit_log_is_gone_is_made_again(tmp_path: Path) -> None:
+    """Evidence binds heads of logs: they must be there, whole, and the ones that were written."""
+    store = Store(tmp_path).open()
+    table = sweeps.sweep(sweeps.made_up()).table
+
+    def log(name: str) -> str:
+        with AuditWriter(tmp_path / "audits" / name) as writer:
+            writer.begin("r1", {"branches": ["cond"]}, table)
+            writer.seal("r1", outcome="incomplete", bytes_peak=0)
+        return verify(tmp_path / "audits" / name).head or ""
+
+    head = log("a.jsonl")
+    store.write(TASK, {"run": {"audit": {"log": "audits/a.jsonl", "head": head}}})
+    assert store.done(TASK)
+    file = tmp_path / "audits" / "a.jsonl"
+    whole = file.read_bytes()
+    for damage in (b"garbage", whole[:-20], b""):
+        file.write_bytes(damage)
+        assert not store.done(TASK)
+    file.unlink()
+    assert not store.done(TASK)
+    file.write_bytes(whole)
+    assert store.done(TASK)
+    store.write(TASK, {"planned": {"audit": {"log": "audits/a.jsonl", "head": "sha256:" + "0" * 64}}})
+    assert not store.done(TASK)
 
 
 @given(st.data())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -134,7 +136,7 @@ def test_evidence_that_contradicts_itself_is_refused(refkv: Callable[..., Result
     text = evidence_sample.forged(evidence_sample.value(), lambda v: v.update(verdict="red"))
     (tmp_path / "e.json").write_text(text)
     done = refkv("e.json")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "RKV514" in done.stderr
     assert not (tmp_path / "report.html").exists()
 
@@ -215,3 +217,48 @@ def test_two_plans_of_one_name_are_refused(refkv: Callable[..., Result], tmp_pat
     assert "a.yaml and b.yaml are both named test" in done.stderr
     assert not (tmp_path / "r.html").exists()
     assert refkv("e.json", "--plan", "a.yaml", "--plan", "a.yaml", "--out", "r.html").exit_code == 0
+
+
+def test_what_cannot_be_reported_is_told_and_nothing_is_written(refkv: Callable[..., Result], tmp_path: Path) -> None:
+    """Exit status 2: evidence that is none, an unsound plan, a pipe, a log without a line, drift beyond all measure."""
+    write_evidence(tmp_path / "e.json", sample.evidence())
+    (tmp_path / "bad.json").write_text('{"kind":"evidence","version":1}')
+    (tmp_path / "bad.yaml").write_text("version: 1\n")
+    (tmp_path / "no.jsonl").write_text("this is not a log")
+    os.mkfifo(tmp_path / "pipe.json")
+    curve = {
+        "site": "hint[0]",
+        "branch": "cond",
+        "against": "first",
+        "measure": "relative_l2",
+        "steps": [0],
+        "mean": [0.1],
+    }
+    for number, change in enumerate(({"mean": [10**400]}, {"mean": [1e308]}, {"steps": [10**30]}, {"mean": [5e-324]})):
+        value = {"kind": "drift", "version": 1, "series": [{**curve, **change}]}
+        (tmp_path / f"drift{number}.json").write_text(json.dumps(value))
+    names = ["bad.json", "pipe.json", "no.jsonl", *(f"drift{n}.json" for n in range(4))]
+    for arguments in (*([name] for name in names), ["e.json", "--plan", "bad.yaml"], ["e.json", "--png", ""]):
+        done = refkv(*arguments, "--out", "r.html")
+        assert (done.exit_code, done.stderr.startswith("refkv: ")) == (2, True), (arguments, done.stderr)
+        assert "Error" not in done.stderr
+        assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_the_page_takes_no_devices_place(refkv: Callable[..., Result], tmp_path: Path, kind: str) -> None:
+    """A pipe stays a pipe; through a link the file it leads to is written."""
+    write_evidence(tmp_path / "e.json", sample.evidence())
+    place = tmp_path / "place.html"
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(tmp_path / "real.html")
+    done = refkv("e.json", "--out", "place.html")
+    if kind == "pipe":
+        assert (done.exit_code, "it is a device or a pipe" in done.stderr) == (2, True)
+        assert place.is_fifo()
+    else:
+        assert done.exit_code == 0
+        assert place.is_symlink()
+        assert (tmp_path / "real.html").read_text().startswith("<!doctype html>")
