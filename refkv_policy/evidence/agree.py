@@ -17,8 +17,6 @@ from refkv_policy.plan.model import Path
 from refkv_policy.plan.wording import quoted
 
 Fault = tuple[Path, str]
-SMALLEST, LARGEST = 1e-30, 1e30
-"""Magnitudes of figures, zero apart: beyond them arithmetic on figures overflows, and nothing measured is so."""
 ON_FEATURES = frozenset({"mean_drop", "worst_frame_drop", "second_half_decay"})
 """Items that are judged on the drop of DINOv2's feature similarity, whose metric's name begins with this:"""
 OWN_METRIC = "dinov2"
@@ -59,10 +57,7 @@ def _scope_faults(path: Path, scope: MeasuredScope) -> Iterator[Fault]:
         yield from _metric_faults((*path, "metrics", index), metric, scope)
     for index, item in enumerate(scope.gate):
         yield from _item_faults((*path, "gate", index), item, scope)
-    for place, number in _leaves(path, scope, (int, float)):
-        if number and not SMALLEST <= abs(number) <= LARGEST:
-            yield place, f"{_short(number)} is no figure that anything here could measure"
-    for place, interval in _leaves(path, scope, Interval):
+    for place, interval in _intervals(path, scope):
         if interval.low > interval.high:
             yield place, f"the interval's low end {interval.low:g} is above its high end {interval.high:g}"
 
@@ -92,20 +87,32 @@ def _item_faults(path: Path, item: Item, scope: MeasuredScope) -> Iterator[Fault
         yield (*path, "measured"), f"the item {item.name} is judged on {item.metric}, which is a stand-in"
 
 
-def _leaves(path: Path, value: Any, kind: Any) -> Iterator[tuple[Path, Any]]:
-    """Every value of a kind in a part of the evidence, with its path: the document's keys are the fields' names."""
-    if isinstance(value, kind) and not isinstance(value, bool):
+def _intervals(path: Path, value: Any) -> Iterator[tuple[Path, Interval]]:
+    """Every interval in a part of the evidence, with its path: the document's keys are the fields' names."""
+    if isinstance(value, Interval):
         yield path, value
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _leaves((*path, field.name), getattr(value, field.name), kind)
     elif isinstance(value, tuple):
         for index, inner in enumerate(value):
-            yield from _leaves((*path, index), inner, kind)
+            if type(inner) not in _SCALARS:
+                yield from _intervals((*path, index), inner)
+    else:
+        for name in _names(type(value)):
+            inner = getattr(value, name)
+            if type(inner) not in _SCALARS:
+                yield from _intervals((*path, name), inner)
 
 
-def _short(number: float) -> str:
-    return f"{number:g}" if isinstance(number, float) else f"an integer of {len(str(abs(number)))} digits"
+_SCALARS = frozenset({int, float, str, bool, type(None)})
+
+
+_NAMES: dict[type[Any], tuple[str, ...]] = {}
+
+
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """Of a dataclass its fields, of any other type nothing. Asked for thousands of values of a few types."""
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+    return _NAMES[kind]
 
 
 def _verdict(path: Path, stored: str, found: str) -> Iterator[Fault]:

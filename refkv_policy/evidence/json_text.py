@@ -43,16 +43,22 @@ def load_json(text: str, file: str) -> tuple[Document | None, tuple[Diagnostic, 
     except RecursionError:
         return None, (rules.NOT_JSON.at(file, None, **_TOO_DEEP),)
     document = Document(file, text, value, _Spans(lambda: places()[0]), _Spans(lambda: places()[1]))
-    for path, texts in _faults(value):
+    for path, texts in () if _sound(value) else _faults(value):
         span = None if texts is _TOO_DEEP else document.span(path)
         return None, (rules.NOT_JSON.at(file, span, **texts),)
     return document, ()
 
 
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Magnitudes of figures, zero apart: beyond them arithmetic on figures overflows, and nothing measured is so."""
 _TOO_DEEP = {"problem": f"the nesting is deeper than {rules.MAX_DEPTH} levels", "advice": "write the evidence anew"}
 _NUMBER = {
     "problem": f"this number is not finite, or has more than {rules.MAX_DIGITS} digits",
     "advice": "write a finite number; a figure that was not measured is null",
+}
+_MAGNITUDE = {
+    "problem": "this is no figure that anything here could measure",
+    "advice": f"write a number of at least {SMALLEST:g} and at most {LARGEST:g}, or zero",
 }
 _HALF_CHARACTER = {"problem": "this text holds half a character (a lone surrogate)", "advice": "write whole characters"}
 
@@ -73,6 +79,29 @@ def _twice(file: str, key: str, span: Span, line: int) -> Diagnostic:
     return rules.NOT_JSON.at(file, span, problem=problem, advice="keep one of the two")
 
 
+def _sound(value: Any) -> bool:
+    """Whether `_faults` finds nothing: the same, level by level, without working out a path for every value."""
+    level = [value]
+    for depth in range(rules.MAX_DEPTH + 1):
+        below: list[Any] = []
+        for inner in level:
+            kind = type(inner)
+            if kind is str:
+                if not _whole(inner):
+                    return False
+            elif kind is float:
+                if inner and not SMALLEST <= abs(inner) <= LARGEST:  # not-a-number compares with nothing
+                    return False
+            elif kind is list or kind is dict:
+                if depth >= rules.MAX_DEPTH or (kind is dict and not all(map(_whole, inner))):
+                    return False
+                below += inner if kind is list else inner.values()
+        if not below:
+            return True
+        level = below
+    return False
+
+
 def _faults(value: Any) -> Iterator[tuple[Path, dict[str, str]]]:
     """What no evidence may hold, with the path to it; too deep a nesting before all else."""
     open_: list[tuple[Path, Any]] = [((), value)]
@@ -87,8 +116,11 @@ def _faults(value: Any) -> Iterator[tuple[Path, dict[str, str]]]:
             open_.extend(((*path, key), entry) for key, entry in entries)
             if isinstance(inner, dict) and not all(map(_whole, inner)):
                 found.append((path, _HALF_CHARACTER))
-        elif isinstance(inner, float) and not math.isfinite(inner):
-            found.append((path, _NUMBER))
+        elif isinstance(inner, float):
+            if not math.isfinite(inner):
+                found.append((path, _NUMBER))
+            elif inner and not SMALLEST <= abs(inner) <= LARGEST:
+                found.append((path, _MAGNITUDE))
         elif isinstance(inner, str) and not _whole(inner):
             found.append((path, _HALF_CHARACTER))
     yield from reversed(found)

@@ -18,12 +18,15 @@ def fits(value: Any, schema: Schema | bool) -> bool:
     """Whether `value` fits; False also where this cannot tell."""
     if isinstance(schema, bool):
         return schema
-    return all(keyword in _ANNOTATIONS or _holds(keyword, wanted, value, schema) for keyword, wanted in schema.items())
-
-
-def _holds(keyword: str, wanted: Any, value: Any, schema: Schema) -> bool:
-    check = _CHECKS.get(keyword)
-    return check is not None and check(wanted, value, schema)
+    # Plain loops: a document of evidence has tens of thousands of values, and generators cost more than the checks.
+    for keyword, wanted in schema.items():
+        check = _CHECKS.get(keyword)
+        if check is None:
+            if keyword not in _ANNOTATIONS:
+                return False
+        elif not check(wanted, value, schema):
+            return False
+    return True
 
 
 def _is_number(value: Any) -> bool:
@@ -42,7 +45,9 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def _type(wanted: str | Sequence[str], value: Any, _: Schema) -> bool:
-    return any(_TYPES[name](value) for name in ([wanted] if isinstance(wanted, str) else wanted))
+    if isinstance(wanted, str):
+        return _TYPES[wanted](value)
+    return any(_TYPES[name](value) for name in wanted)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -50,7 +55,19 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _properties(wanted: Mapping[str, Schema], value: Any, _: Schema) -> bool:
-    return not isinstance(value, dict) or all(fits(value[key], part) for key, part in wanted.items() if key in value)
+    if isinstance(value, dict):
+        for key, part in wanted.items():
+            if key in value and not fits(value[key], part):
+                return False
+    return True
+
+
+def _items(wanted: Schema | bool, value: Any, _: Schema) -> bool:
+    if isinstance(value, list):
+        for each in value:
+            if not fits(each, wanted):
+                return False
+    return True
 
 
 def _additional(wanted: Schema | bool, value: Any, schema: Schema) -> bool:
@@ -92,7 +109,7 @@ _CHECKS: dict[str, Callable[[Any, Any, Schema], bool]] = {
     "required": lambda wanted, value, _: not isinstance(value, dict) or set(wanted) <= set(value),
     "dependentRequired": _dependent,
     "oneOf": lambda wanted, value, _: all(map(_known, wanted)) and sum(fits(value, part) for part in wanted) == 1,
-    "items": lambda wanted, value, _: not isinstance(value, list) or all(fits(v, wanted) for v in value),
+    "items": _items,
     "minItems": lambda wanted, value, _: not isinstance(value, list) or len(value) >= wanted,
     "maxItems": lambda wanted, value, _: not isinstance(value, list) or len(value) <= wanted,
     "uniqueItems": _unique,

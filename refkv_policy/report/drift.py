@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from refkv_policy.audit.fold import place
-from refkv_policy.evidence.agree import LARGEST, SMALLEST
+from refkv_policy.evidence.json_text import LARGEST, SMALLEST
 from refkv_policy.report.charts import DEPTHS, Axis, Chart, Mark, Series, linear_axis
 from refkv_policy.report.errors import ReportError
 from refkv_policy.report.words import count, number
