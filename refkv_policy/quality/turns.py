@@ -94,18 +94,28 @@ def take_turns(runners: Sequence[Runner[T]], totals: Sequence[int], first: int =
             turns.stop()
         finally:
             turns.leave(me)
+            ended[me].set()
 
+    ended = [threading.Event() for _ in runners]
     threads = [threading.Thread(target=work, args=(me,), name=f"turns-{me}") for me in range(len(runners))]
-    for thread in threads:
-        thread.start()
+    started: list[int] = []
     try:
-        for thread in threads:
-            thread.join()
+        for me, thread in enumerate(threads):
+            started.append(me)
+            thread.start()
+        # Not by `join`, which, interrupted, takes a thread that runs for one that has ended (CPython, bpo-45274).
+        for event in ended:
+            event.wait()
     except BaseException:
         turns.stop()
-        for thread in threads:
-            thread.join()
+        for me in started:
+            if threads[me].ident is not None:
+                ended[me].wait()
         raise
+    finally:
+        for me in started:
+            if threads[me].ident is not None:
+                threads[me].join()
     if errors:
         raise errors[0]
     return found
