@@ -49,12 +49,13 @@ def report(
 
     if not inputs and not videos:
         raise Failure("there is nothing to report: name evidence, an audit log or a run's folder")
-    check_out(out, _files([*inputs, *(find_plan(p) for p in plans), *_videos(videos).values()]))
+    plan_files, shown = [find_plan(p) for p in plans], _videos(videos)
+    check_out(out, _files([*inputs, *plan_files, *shown.values()]))
     if png is not None and not png:
         raise Failure("--png names no folder")
     try:
         given = read_inputs(inputs)
-        made = make_report(given, plans=[load_plan(find_plan(p)) for p in plans], videos=_videos(videos))
+        made = make_report(given, plans=map(load_plan, plan_files), videos=shown)
     except PlanError as error:  # status 1 says that a report was written
         raise Failure(str(error), COULD_NOT) from error
     size = write_page(made, out)

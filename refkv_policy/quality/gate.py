@@ -116,9 +116,8 @@ def _judged(item: Item) -> str:
     sign = "<=" if item.must_be == "at_most" else ">="
     limit = f"{sign} {say(item.threshold)}" + (f" + {say(item.equal_within)}" if item.equal_within else "")
     if item.measured is None:
-        return (
-            item.why if item.name == "memory" else f"{item.why} (must be {limit})"
-        )  # without a budget there is no limit
+        # Memory is not measured where no budget limits it.
+        return item.why if item.name == "memory" else f"{item.why} (must be {limit})"
     spread = "" if item.interval is None else f" ({say(item.interval.low)} to {say(item.interval.high)})"
     return f"{say(item.measured)}{spread} {limit}: {item.why}"
 

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,7 @@ from refkv_policy.audit import verify
 from refkv_policy.compiler import HookTable
 from refkv_policy.quality.metrics import FeatureModel, MeasureError, Video, compare
 from refkv_policy.quality.tasks import Conditions, Source, Store, Task, Work
-from refkv_policy.quality.turns import Pause, Runner, take_turns, twin_of
+from refkv_policy.quality.turns import Pause, take_turns, twin_of
 from refkv_policy.runtime import AttachError, RequestError, attach
 from refkv_policy.runtime.generate import Generated, Request, generate
 from refkv_policy.runtime.placement import Patches
@@ -96,13 +97,13 @@ class Bench:
                 self._timed(task, Work(2), pipes[name])
             self._warm = True
 
-        def runner(name: str) -> Runner[dict[str, Any]]:
-            return lambda pause: self._timed(task, contestants[name], pipes[name], name == "planned", pause)
+        def run(name: str, pause: Pause | None = None) -> dict[str, Any]:
+            return self._timed(task, contestants[name], pipes[name], name == "planned", pause)
 
-        if offloaded:
-            timed = {name: runner(name)(lambda: None) for name in order}
+        if offloaded:  # without a pause, for which the device's queue would be drained at every step
+            timed = {name: run(name) for name in order}
         else:
-            made = take_turns([runner(name) for name in order], [contestants[name].visited for name in order])
+            made = take_turns([partial(run, name) for name in order], [contestants[name].visited for name in order])
             timed = dict(zip(order, made, strict=True))
         return {**timed, "order": order, "turns": "request" if offloaded else "step"}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from refkv_policy.files import whole
 from refkv_policy.plan.diagnostic import RefkvError
 
 DTYPES = {
@@ -103,9 +103,7 @@ def _remember(cache: Path, known: dict[str, str]) -> None:
     """Not being able to costs time the next time, and nothing else."""
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=cache.parent, prefix=".weights.part")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(known, stream, indent=1)
-        os.replace(temporary, cache)
+        with whole(cache) as stream:
+            stream.write(json.dumps(known, indent=1).encode("utf-8"))
     except OSError:
         pass
