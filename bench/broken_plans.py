@@ -37,7 +37,7 @@ JSON_PATH = re.compile(r"::(\$\S*):")
 MEND = re.compile(
     r"\bexpected\b|is not one of|is a required property|is not of type|is less than|is greater than|Choose from|Please set"
 )
-"""Generously: a peer's message counts as a mend where it names what would be right, be it only a type or a character."""
+"""Generously: a peer's message counts as help where it names what would be right, be it only a type or a character."""
 
 TOOLS = ("refkv", "check-jsonschema", "cache-dit")
 
@@ -82,7 +82,7 @@ class Found:
     said: str
     line: int | None = None
     column: int | None = None
-    mend: bool = False
+    help: bool = False
 
 
 def cases() -> list[Case]:
@@ -154,13 +154,13 @@ def through_refkv(entries: Sequence[Case], files: Sequence[Path]) -> list[tuple[
     for entry in json.loads(done.stdout)["diagnostics"]:
         start = (entry["range"] or {"start": {"line": None, "column": None}})["start"]
         code = entry["code"] + (f" ({entry['severity']})" if entry["severity"] != "error" else "")
-        told[entry["file"]].append(Found(code, start["line"], start["column"], bool(entry["mend"])))
+        told[entry["file"]].append(Found(code, start["line"], start["column"], bool(entry["help"])))
     locked = [str(file) for case, file in zip(entries, files, strict=True) if case.lock]
     for lines in re.findall(
-        r"(?m)^(.+)\.lock:(\d+):(\d+): (RKV\d+) .*\n(  mend: .)?", _refkv("compile", "--check", *locked).stderr
+        r"(?m)^(.+)\.lock:(\d+):(\d+): (RKV\d+) .*\n(  help: .)?", _refkv("compile", "--check", *locked).stderr
     ):
-        stem, line, column, code, mend = lines
-        told[f"{stem}.yaml"].append(Found(code, int(line), int(column), bool(mend)))
+        stem, line, column, code, help = lines
+        told[f"{stem}.yaml"].append(Found(code, int(line), int(column), bool(help)))
     return [tuple(found) for found in told.values()]
 
 
@@ -225,7 +225,7 @@ Printed by `python bench/broken_plans.py`, which runs all three; the plans are i
 
 refkv and check-jsonschema read the same plan. cache-dit is shown the nearest equivalent mistake in a configuration of its
 own; where its format has nothing that could be mistaken so, there is *no equivalent*. `6:9` is the line and column that a tool
-points to, `$.caches[0]` the JSON path that it names in their stead, *mend* that it says what to do: of the two peers, wherever a
+points to, `$.caches[0]` the JSON path that it names in their stead, *help* that it says what to do: of the two peers, wherever a
 message names what would be right, be it only a type or a bracket. Only loading was looked at: what cache-dit refuses later,
 with a model at hand, is not counted; and what a schema cannot know is no fault of check-jsonschema's, nor of the schema.
 """
@@ -239,7 +239,7 @@ def page(entries: Sequence[Case], results: Sequence[Sequence[Found | None]], ver
         "mistakes shown to it": [len(column) for column in asked],
         "caught": [sum(bool(f.said) for f in column) for column in asked],
         "with line and column": [sum(bool(f.said) and f.line is not None for f in column) for column in asked],
-        "with a mend": [sum(bool(f.said) and f.mend for f in column) for column in asked],
+        "with a help": [sum(bool(f.said) and f.help for f in column) for column in asked],
     }
     lines += [f"| {title} | {' | '.join(map(str, numbers))} |" for title, numbers in counts.items()]
     lines += ["", f"| | mistake | {' | '.join(TOOLS)} |", "|---|---|---|---|---|"]
@@ -264,7 +264,7 @@ def cell(found: Found | None, *, named: bool) -> str:
         return "nothing said"
     path = JSON_PATH.search(found.said)
     place = f" at `{path[1]}`" if path else "" if found.line is None else f" at {found.line}:{found.column}"
-    return f"{found.said if named else 'caught'}{place}{', mend' if found.mend else ''}"
+    return f"{found.said if named else 'caught'}{place}{', help' if found.help else ''}"
 
 
 def main() -> None:

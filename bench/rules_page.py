@@ -39,8 +39,8 @@ def section(rule: Rule) -> Iterator[str]:
     """One rule: its reason, the wrong example with what is said about it, the right one."""
     yield from (f"### {rule.code} {rule.name}", "", f"{rule.severity.capitalize()}. {rule.why}", "")
     example, says = examples().get(rule.code), wrong_says(rule.code)
-    message, mend = (says.message, says.mend) if says else (summary(rule), advice(rule))
-    told = [f"> {rule.severity}: {message}"] + ([">", f"> mend: {mend}"] if mend else [])
+    message, help = (says.message, says.help) if says else (summary(rule), advice(rule))
+    told = [f"> {rule.severity}: {message}"] + ([">", f"> help: {help}"] if help else [])
     if example is None:
         yield from (*told, "")
     elif example.form == "prose":

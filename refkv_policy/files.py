@@ -30,7 +30,7 @@ def place_of(path: str | os.PathLike[str]) -> Path:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raises OSError where `whole` would, as far as can be told without writing. Folders that lack may be made."""
+    """Raises OSError where `atomic_write` would, as far as can be told without writing. Folders that lack may be made."""
     place = place_of(path)
     folder = place.parent
     while not os.path.lexists(folder):
@@ -42,7 +42,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def whole(path: str | os.PathLike[str], *, sync: bool = False) -> Iterator[IO[bytes]]:
+def atomic_write(path: str | os.PathLike[str], *, sync: bool = False) -> Iterator[IO[bytes]]:
     """A file that takes its place when the block ends, and is never seen half written. sync: it is on the disk before.
 
     Whatever ends the block, KeyboardInterrupt too, leaves nothing beside it. Raises OSError, as `place_of` does.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from refkv_policy.files import check_writable, whole
+from refkv_policy.files import atomic_write, check_writable
 
 
 def test_a_block_that_raises_leaves_what_was_there(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_block_that_raises_leaves_what_was_there(tmp_path: Path) -> None:
     file.write_text("before")
 
     def interrupted() -> None:
-        with whole(file) as stream:
+        with atomic_write(file) as stream:
             stream.write(b"half")
             raise KeyboardInterrupt
 
@@ -30,7 +30,7 @@ def test_a_block_that_raises_leaves_what_was_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.txt", "x" * 250, "ü.json"])
 def test_what_is_written_is_there_at_the_end(tmp_path: Path, name: str) -> None:
     """Whatever the name's length; readable by all, as files are."""
-    with whole(tmp_path / name, sync=True) as stream:
+    with atomic_write(tmp_path / name, sync=True) as stream:
         stream.write(b"all")
         assert not (tmp_path / name).exists()
     assert (tmp_path / name).read_bytes() == b"all"
@@ -42,7 +42,7 @@ def test_a_link_goes_on_leading_there(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     link = tmp_path / "link.txt"
     link.symlink_to(tmp_path / "far" / "real.txt")
-    with whole(link) as stream:
+    with atomic_write(link) as stream:
         stream.write(b"x")
     assert link.is_symlink()
     assert (tmp_path / "far" / "real.txt").read_bytes() == b"x"
@@ -58,7 +58,7 @@ def test_what_is_no_regular_file_stays(tmp_path: Path, kind: str) -> None:
         Path(place).mkdir()
     else:
         place = os.devnull if kind == "device" else ""
-    for attempt in (check_writable, lambda path: whole(path).__enter__()):
+    for attempt in (check_writable, lambda path: atomic_write(path).__enter__()):
         with pytest.raises(OSError, match=r"device or a pipe|folder|empty") as told:
             attempt(place)
         assert told.value.strerror

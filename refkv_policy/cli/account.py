@@ -71,7 +71,7 @@ def account_json(
         "table_digest": table.digest,
         "dtype": dtype,
         "warnings": [
-            {"code": d.code, "message": d.message, "mend": d.mend, "line": d.span.line if d.span else None}
+            {"code": d.code, "message": d.message, "help": d.help, "line": d.span.line if d.span else None}
             for d in warnings
         ],
         "predicted": {str(a.shape): {**figures(a.prediction), **_shares(a)} for a in accounts},
@@ -95,13 +95,13 @@ def _shares(found: Account) -> dict[str, Any]:
             c.name: {
                 "share_uncached": c.uncached / found.spend.forward,
                 "share_planned": c.planned / planned,
-                "flops_uncached": c.whole,
+                "flops_uncached": c.total,
                 "flops_planned": c.planned,
             }
             for c in found.spend.components
         },
         "step_shares": list(found.spend.step_shares()),
-        "spared_by_rule": {name: flops / found.spend.whole for name, flops in found.spend.spared.items()},
+        "spared_by_rule": {name: flops / found.spend.total for name, flops in found.spend.spared.items()},
         "ceilings": {c.tier: {"most": c.most, "speedup": c.speedup, "spared": c.spared} for c in found.ceilings},
         "bytes_branch": {branch: p.bytes_peak for branch, p in found.alone.items()},
         "bytes_rule_branch": {branch: dict(p.bytes_rule) for branch, p in found.alone.items()},

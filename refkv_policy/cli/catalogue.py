@@ -104,8 +104,8 @@ def summary(rule: Rule) -> str:
 
 
 def advice(rule: Rule) -> str:
-    """The mend likewise; empty where it is another one in each case."""
-    return _without_fields(rule.mend)
+    """The help likewise; empty where it is another one in each case."""
+    return _without_fields(rule.help)
 
 
 def _without_fields(template: str) -> str:

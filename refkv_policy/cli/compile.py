@@ -53,7 +53,7 @@ def compile_(ctx: click.Context, plans: tuple[str, ...], check: bool, to_stdout:
                 fault = check_lock(plan, lock)
                 results[file] = "stale" if fault else "current"
                 if fault:
-                    say(f"{fault}\n  mend: {fault.mend}")
+                    say(f"{fault}\n  help: {fault.help}")
             else:
                 results[file] = "written" if write_lock(plan, lock) else "current"
         except PlanError as error:

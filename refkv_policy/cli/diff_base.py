@@ -88,8 +88,8 @@ class Revision:
 
     def told(self, diagnostic: Diagnostic) -> Diagnostic:
         """A diagnostic with the revision in the place of the folder, as in `main:plans/x.yaml`."""
-        file, message, mend = map(self.named, (diagnostic.file, diagnostic.message, diagnostic.mend))
-        return replace(diagnostic, file=file, message=message, mend=mend)
+        file, message, help = map(self.named, (diagnostic.file, diagnostic.message, diagnostic.help))
+        return replace(diagnostic, file=file, message=message, help=help)
 
     def named(self, text: str) -> str:
         """A text with the revision in the place of the folder."""

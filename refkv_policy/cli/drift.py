@@ -130,11 +130,11 @@ def _advice(found: Suggestion | None, tolerance: float) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    from refkv_policy.files import whole
+    from refkv_policy.files import atomic_write
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as stream:
+        with atomic_write(path) as stream:
             stream.write(text.encode() + b"\n")
     except OSError as error:
         raise Failure(f"cannot write {path}: {error.strerror}; choose another --out") from error

@@ -78,7 +78,7 @@ def _warnings(console: Console, found: Iterable[Diagnostic]) -> None:
         if not number:
             _heading(console, "what `refkv validate` warns of")
         place = f"line {warning.span.line}: " if warning.span else ""
-        told = Text(f"{place}{warning.code} {warning.message}\nmend: {warning.mend}", "yellow")
+        told = Text(f"{place}{warning.code} {warning.message}\nmend: {warning.help}", "yellow")
         console.print(Padding(told, (0, 0, 0, 2)))
 
 
@@ -126,7 +126,7 @@ def _told(rule: RuleWords, accounts: Sequence[Account]) -> Iterator[tuple[str, s
     if rule.computed is not None:
         yield "computed", rule.computed
     yield ("between" if rule.computed is not None else "does"), rule.between
-    shares = ", ".join(f"{a.spend.spared[rule.name] / a.spend.whole:.2%} at {a.shape}" for a in accounts)
+    shares = ", ".join(f"{a.spend.spared[rule.name] / a.spend.total:.2%} at {a.shape}" for a in accounts)
     yield "spares", f"{rule.spares}: of all FLOPs {shares}" if rule.spares else "nothing"
     for risk, accepted in rule.risks:
         yield "risk", f"{risk}, {accepted}"
@@ -164,7 +164,7 @@ def _time(console: Console, found: Account) -> None:
     spent = found.spend
     grid = _grid("share of the FLOPs", ">of an uncached step", ">of the planned run", ">computed")
     for part in spent.components:
-        shares = (part.uncached / spent.forward, part.planned / spent.planned, part.planned / part.whole)
+        shares = (part.uncached / spent.forward, part.planned / spent.planned, part.planned / part.total)
         grid.add_row(PARTS[part.name], *(f"{share:.2%}" for share in shares))
     console.print(Padding(grid, (0, 0, 0, 2)))
     console.print(Padding(Text("\n".join(_of_steps(spent.step_shares()))), (1, 0, 0, 2)))

@@ -92,7 +92,7 @@ def _missing(path: Path, reference: str) -> str:
     if path.exists():
         return f"{reference} is not a file; name a plan file or a folder"
     if path.is_symlink():
-        return f"{reference} is a link that leads to no file; mend the link, or name another plan"
+        return f"{reference} is a link that leads to no file; correct the link, or name another plan"
     near = [str(p) for p in path.parent.iterdir()] if path.parent.is_dir() else []
     return f"{reference} does not exist{did_you_mean(reference, near)}"
 

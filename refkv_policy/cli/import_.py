@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refkv_policy.cli.group import FALLS_SHORT, Failure, say, stdin_bytes
-from refkv_policy.files import whole
+from refkv_policy.files import atomic_write
 
 if TYPE_CHECKING:
     from refkv_policy.exchange import Settings
@@ -128,7 +128,7 @@ def _profile(model: str) -> Profile:
 def _write(target: Path, text: str) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with whole(target) as stream:
+        with atomic_write(target) as stream:
             stream.write(text.encode("utf-8"))
     except OSError as error:
         raise Failure(f"cannot write {target}: {error.strerror}; check the folder's permissions") from error

@@ -165,7 +165,7 @@ def _sound(scaffold: Scaffold, folder: Path) -> str:
             faults = (*faults, *check_plan(plan))
         if not errors(faults):
             return text
-        first = first or "\n".join(f"  {d.code} {d.message}\n    mend: {d.mend}" for d in errors(faults))
+        first = first or "\n".join(f"  {d.code} {d.message}\n    help: {d.help}" for d in errors(faults))
     raise Failure(
         f"no plan of {scaffold.method.name} can be scaffolded for this; the simplest one would break\n{first}"
     )

@@ -81,7 +81,7 @@ def prepare(
     profile = profile_for(loaded, folder.transformer)
     table = compile_plan(loaded, profile, _steps(loaded, folder, steps))
     if locked and (fault := check_lock(loaded, lock_path(path))):
-        raise Failure(f"{fault}; {fault.mend}, or run without --locked", FALLS_SHORT)
+        raise Failure(f"{fault}; {fault.help}, or run without --locked", FALLS_SHORT)
     shape, notes = _shape(loaded, folder, profile, size, frames)
     job = Job(
         plan=loaded,

@@ -40,7 +40,7 @@ def _text(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) ->
         block = [f"{head} {style(d.code, bold=True)} {_one_line(d.message)}"]
         if d.span is not None and d.span.line <= len(split.get(d.file, ())):
             block += _snippet(split[d.file], d.span, style, _COLORS[d.severity])
-        block.append(f"  {style('mend:', fg='green', bold=True)} {_one_line(d.mend)}")
+        block.append(f"  {style('help:', fg='green', bold=True)} {_one_line(d.help)}")
         blocks.append("\n".join(block) + "\n")
     return "\n".join(blocks)
 
@@ -60,7 +60,7 @@ def _json(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) ->
             "name": RULES[d.code].name if d.code in RULES else None,
             "severity": d.severity,
             "message": d.message,
-            "mend": d.mend,
+            "help": d.help,
             "file": d.file,
             "range": None if d.span is None else _range(d.span),
         }
@@ -80,7 +80,7 @@ def _github(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) 
             if d.span.line == d.span.end_line:  # columns of a span over several lines are refused
                 fields |= {"col": d.span.column, "endColumn": d.span.end_column}
         properties = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in fields.items())
-        message = _escaped(f"{d.message}\nmend: {d.mend}")
+        message = _escaped(f"{d.message}\nmend: {d.help}")
         out.append(f"::{commands[d.severity]} {properties}::{message}\n")
     return "".join(out)
 

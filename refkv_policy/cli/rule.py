@@ -58,7 +58,7 @@ def as_mapping(rule: Rule, whole: bool) -> dict[str, Any]:
         "severity": rule.severity,
         "family": family(rule.code),
         "message": rule.message,
-        "mend": rule.mend,
+        "help": rule.help,
         "why": rule.why,
     }
     if whole:
@@ -69,7 +69,7 @@ def as_mapping(rule: Rule, whole: bool) -> dict[str, Any]:
             "wrong": example.wrong,
             "right": example.right,
         }
-        entry["wrong_says"] = says and {"message": says.message, "mend": says.mend}
+        entry["wrong_says"] = says and {"message": says.message, "help": says.help}
     return entry
 
 
@@ -89,7 +89,7 @@ def _explain(rule: Rule) -> Iterator[str]:
     yield f"{click.style(f'{rule.code} {rule.name}', bold=True)} ({rule.severity}; {family(rule.code)})"
     yield from _wrapped(rule.why, "  ")
     example, says = examples().get(rule.code), wrong_says(rule.code)
-    message, mend = (says.message, says.mend) if says else (summary(rule), advice(rule))
+    message, help = (says.message, says.help) if says else (summary(rule), advice(rule))
     if example is not None and example.guardrails:
         yield from ("", "under these guardrails", *_side(example.guardrails))
     if example is not None:
@@ -97,8 +97,8 @@ def _explain(rule: Rule) -> Iterator[str]:
         yield click.style("wrong", fg="red", bold=True)
         yield from _side(visible(example.wrong))
     yield from _wrapped(f"says: {message}", "  ", "        ")
-    if mend:
-        yield from _wrapped(f"mend: {mend}", "  ", "        ")
+    if help:
+        yield from _wrapped(f"help: {help}", "  ", "        ")
     if example is not None:
         yield ""
         yield click.style("right", fg="green", bold=True)

@@ -13,7 +13,7 @@ from refkv_policy.compiler.picture import actions_text, site_label
 from refkv_policy.compiler.picture import compact as compact
 from refkv_policy.compiler.predict import branches_of
 from refkv_policy.compiler.table import BRANCHES, HookTable
-from refkv_policy.files import whole
+from refkv_policy.files import atomic_write
 from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.model import Plan
 from refkv_policy.profiles import Profile
@@ -146,6 +146,6 @@ def write_lock(plan: Plan, path: Path) -> bool:
     text = lock_text(plan)
     if path.exists() and path.read_bytes() == text.encode("ascii"):
         return False
-    with whole(path) as stream:
+    with atomic_write(path) as stream:
         stream.write(text.encode("ascii"))
     return True

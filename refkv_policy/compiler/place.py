@@ -63,7 +63,7 @@ class Placing:
             try:
                 lowered = method.lower(fresh, grid, rule.params)
             except MethodError as error:
-                self.report(rules.REFRESH_UNFIT, (*rule.path, error.field), message=error.message, mend=error.mend)
+                self.report(rules.REFRESH_UNFIT, (*rule.path, error.field), message=error.message, help=error.help)
                 continue
             yield Placed(rule, method, sites, fresh, lowered)
 
@@ -76,7 +76,7 @@ class Placing:
             try:
                 resolved = parse_sites(text).resolve(self.profile.counts, self.profile.sets)
             except SelectorError as error:
-                self.report(rules.UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
+                self.report(rules.UNRESOLVED, path, inside=error, message=error.message, help=error.help)
                 sound = False
                 continue
             for site in resolved:
@@ -104,7 +104,7 @@ class Placing:
             )
         except SelectorError as error:
             path = (*rule.path, "window")
-            self.report(rules.STEPS_UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
+            self.report(rules.STEPS_UNRESOLVED, path, inside=error, message=error.message, help=error.help)
             return None
         refresh = (*rule.path, "refresh")
         try:
@@ -113,12 +113,12 @@ class Placing:
             )
         except SelectorError as error:
             self.report(
-                rules.STEPS_UNRESOLVED, (*refresh, "steps"), inside=error, message=error.message, mend=error.mend
+                rules.STEPS_UNRESOLVED, (*refresh, "steps"), inside=error, message=error.message, help=error.help
             )
         except ValueError as error:
             key = "steps" if rule.refresh.steps is not None else "count"
-            mend = "list steps that are run, the first among them" if key == "steps" else "lower the count"
-            self.report(rules.REFRESH_UNFIT, (*refresh, key), message=str(error), mend=mend)
+            help = "list steps that are run, the first among them" if key == "steps" else "lower the count"
+            self.report(rules.REFRESH_UNFIT, (*refresh, key), message=str(error), help=help)
         return None
 
     def report(self, kind: Rule, path: Path, inside: SelectorError | None = None, **fields: object) -> None:

@@ -131,12 +131,12 @@ def _native_steps(placing: Placing, grid: Grid) -> tuple[int, ...] | None:
     try:
         found = parse_steps(text).resolve(placing.steps)
     except SelectorError as error:
-        placing.report(rules.STEPS_UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
+        placing.report(rules.STEPS_UNRESOLVED, path, inside=error, message=error.message, help=error.help)
         return None
     left_out = [step for step in found if step not in set(grid.evaluated)]
     if left_out:
         message = f"step {left_out[0]} is left out by the plan's step_schedule"
-        placing.report(rules.STEPS_UNRESOLVED, path, message=message, mend="list steps that are run")
+        placing.report(rules.STEPS_UNRESOLVED, path, message=message, help="list steps that are run")
         return None
     return found
 
@@ -151,7 +151,7 @@ def _native_sites(placing: Placing) -> tuple[str, ...] | None:
         try:
             resolved = parse_sites(text).resolve(placing.profile.counts, placing.profile.sets)
         except SelectorError as error:
-            placing.report(rules.UNRESOLVED, path, inside=error, message=error.message, mend=error.mend)
+            placing.report(rules.UNRESOLVED, path, inside=error, message=error.message, help=error.help)
             sound = False
             continue
         wrong = next((s for s in resolved if s.stack not in WITH_PARTS or s.part not in (None, QUANTIZED_PART)), None)

@@ -13,7 +13,7 @@ UNRESOLVED = rule(
     "RKV210",
     "selector-unresolved",
     "{message} (model {model})",
-    "{mend}",
+    "{help}",
     "A selector that names nothing would be a rule that silently does nothing.",
 )
 WRONG_SITE = rule(
@@ -55,7 +55,7 @@ STEPS_UNRESOLVED = rule(
     "RKV217",
     "steps-unresolved",
     "{message} ({steps} steps)",
-    "{mend}",
+    "{help}",
     "Steps that do not exist at a declared step count cannot be obeyed.",
 )
 UNKNOWN_SAMPLER = rule(
@@ -133,14 +133,14 @@ REFRESH_FORM = rule(
     "RKV306",
     "refresh-not-for-method",
     "method {method} {problem}",
-    "{mend}",
+    "{help}",
     "When a site is computed must be stated where the method needs it, and cannot be where it does not.",
 )
 REFRESH_UNFIT = rule(
     "RKV307",
     "refresh-does-not-fit",
     "{message} (model {model}, {steps} steps)",
-    "{mend}",
+    "{help}",
     "A refresh that the step count cannot honour would be rescaled or ignored.",
 )
 NO_FORECAST = rule(

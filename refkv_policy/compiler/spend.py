@@ -31,12 +31,12 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """FLOPs of one component. uncached: of one uncached forward. planned, whole: of all forwards, with and without the plan."""
+    """FLOPs of one component. uncached: of one uncached forward. planned, total: of all forwards, with and without the plan."""
 
     name: str
     uncached: int
     planned: int
-    whole: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Spend:
     branches: tuple[str, ...]
 
     @property
-    def whole(self) -> int:
+    def total(self) -> int:
         """Of all forwards without the plan."""
         return self.forward * len(self.branches) * len(self.steps)
 
@@ -76,7 +76,7 @@ class Spend:
 class Ceiling:
     """The most that caching of a tier could spare, as a share of the uncached FLOPs, and what the plan's rules of it spare.
 
-    most: None where the tier's only bound is quality: with whole steps left out nothing is computed at all.
+    most: None where the tier's only bound is quality: with total steps left out nothing is computed at all.
     """
 
     tier: str
@@ -112,9 +112,9 @@ def spend(table: HookTable, profile: Profile, work: Workload, branches: tuple[st
 
 
 def ceilings(table: HookTable, found: Spend, profile: Profile, work: Workload) -> tuple[Ceiling, ...]:
-    """The bounds of P0 (the text's K/V for nothing), P1 (the whole VACE chain for nothing) and S, beside what the plan spares."""
+    """The bounds of P0 (the text's K/V for nothing), P1 (the total VACE chain for nothing) and S, beside what the plan spares."""
     by_tier = {
-        tier: sum(found.spared[rule.name] for rule in table.rules if rule.tier == tier) / found.whole
+        tier: sum(found.spared[rule.name] for rule in table.rules if rule.tier == tier) / found.total
         for tier in ("P0", "P1", "S")
     }
     most = {"P0": found.share("text_kv"), "P1": cost.hint_share(profile, work), "S": None}

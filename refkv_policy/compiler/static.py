@@ -62,7 +62,7 @@ def _check_refresh(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diag
             document.span(rule.path),
             method=method.name,
             problem="needs a `refresh:`",
-            mend=f"state one of: {forms}",
+            help=f"state one of: {forms}",
         )
     elif rule.refresh is not None:
         refresh = rule.refresh
@@ -73,7 +73,7 @@ def _check_refresh(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diag
                 document.span((*rule.path, "refresh")),
                 method=method.name,
                 problem=f"takes no `refresh: {{{form}: …}}`" if method.refreshes else "takes no `refresh:`",
-                mend=f"state one of: {forms}" if forms else "remove it",
+                help=f"state one of: {forms}" if forms else "remove it",
             )
     for key, given, taken in (
         ("window", rule.window is not None, method.takes_window),

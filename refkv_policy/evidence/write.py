@@ -25,7 +25,7 @@ from refkv_policy.evidence.model import (
     Setting,
 )
 from refkv_policy.evidence.read import parse_evidence
-from refkv_policy.files import whole
+from refkv_policy.files import atomic_write
 from refkv_policy.plan.diagnostic import PlanError, errors
 from refkv_policy.profiles import Profile
 
@@ -117,7 +117,7 @@ def evidence_text(evidence: Evidence) -> str:
 def write_evidence(path: str | os.PathLike[str], evidence: Evidence) -> str:
     """Write the evidence beside its place, rename it there and give its digest. Raises what `evidence_text` does."""
     data = evidence_text(evidence).encode("ascii")
-    with whole(path, sync=True) as stream:
+    with atomic_write(path, sync=True) as stream:
         stream.write(data)
     digest: str = to_value(evidence)["digest"]
     return digest

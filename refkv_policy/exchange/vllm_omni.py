@@ -152,7 +152,7 @@ def _steps(plan: Plan, reasons: list[str]) -> tuple[int, ...]:
     try:
         return parse_steps(text).resolve(min(plan.run.steps))
     except SelectorError as error:
-        reasons.append(f"skip_steps: {error.message}: {error.mend}")
+        reasons.append(f"skip_steps: {error.message}: {error.help}")
         return ()
 
 
@@ -163,7 +163,7 @@ def _layers(plan: Plan, profile: Profile, reasons: list[str]) -> tuple[tuple[int
         try:
             sites.update(parse_sites(text).resolve(profile.counts, profile.sets))
         except SelectorError as error:
-            reasons.append(f"skip_layers {text}: {error.message}: {error.mend}")
+            reasons.append(f"skip_layers {text}: {error.message}: {error.help}")
     native = sorted(str(site) for site in sites if site.part == "cross")
     for site in sorted(map(str, (s for s in sites if s.stack not in ("main", "vace") or s.part in ("ffn", "text_kv")))):
         reasons.append(f"skip_layers names {site}, which is no attention layer")

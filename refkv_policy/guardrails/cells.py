@@ -87,7 +87,7 @@ def _check_steps(case: Case, table: HookTable, entry: AlwaysComputed) -> None:
         wanted = parse_window(entry.steps).resolve(table.steps)
     except SelectorError as error:
         span = text_span(rails, (*entry.path, "steps"), error.start, error.end)
-        fields: dict[str, object] = {"message": error.message, "mend": error.mend, "steps": table.steps}
+        fields: dict[str, object] = {"message": error.message, "help": error.help, "steps": table.steps}
         case.tell_of_rails(rules.STEPS_UNRESOLVED.at(rails.file, span, **fields), (*entry.path, "steps"))
         return
     for rule, row, branch, steps in _governed(case, table, entry.tiers):

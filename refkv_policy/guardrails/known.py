@@ -124,7 +124,7 @@ class _Known:
     def selector(self, path: Path, error: SelectorError) -> Diagnostic:
         rule = error.rule or language.SELECTOR_SYNTAX
         span = text_span(self.document, path, error.start, error.end)
-        return Diagnostic(rule.code, rule.severity, error.message, self.document.file, span, error.mend)
+        return Diagnostic(rule.code, rule.severity, error.message, self.document.file, span, error.help)
 
     def limit(self, path: Path, entry: Mapping[str, Any]) -> Iterator[Diagnostic]:
         if bytes_of(entry["largest"]) is None:
@@ -160,7 +160,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
 def unresolved(document: Document, path: Path, error: SelectorError, model: str) -> Diagnostic:
     """The diagnostic, in the guardrails, of a selector that does not resolve on a model."""
     span = text_span(document, path, error.start, error.end)
-    fields = {"message": error.message, "mend": error.mend, "model": model}
+    fields = {"message": error.message, "help": error.help, "model": model}
     return rules.SITES_UNRESOLVED.at(document.file, span, **fields)
 
 

@@ -42,14 +42,14 @@ SITES_UNRESOLVED = rule(
     "RKV605",
     "guardrails-sites-unresolved",
     "{message} (model {model})",
-    "{mend}, or say with `models` where the entry holds",
+    "{help}, or say with `models` where the entry holds",
     "A selector that names nothing on a model would leave unguarded what it was meant to guard.",
 )
 STEPS_UNRESOLVED = rule(
     "RKV606",
     "guardrails-steps-unresolved",
     "{message} ({steps} steps)",
-    "{mend}",
+    "{help}",
     "Steps that a plan's step count does not have cannot be held to be computed.",
 )
 UNKNOWN_RISK = rule(

@@ -48,9 +48,9 @@ class Lowered:
 class MethodError(ValueError):
     """A rule that the method cannot honour. field: the key of the rule that is at fault (`refresh`, `params`, …)."""
 
-    def __init__(self, field: str, message: str, mend: str) -> None:
+    def __init__(self, field: str, message: str, help: str) -> None:
         super().__init__(message)
-        self.field, self.message, self.mend = field, message, mend
+        self.field, self.message, self.help = field, message, help
 
 
 class Method:

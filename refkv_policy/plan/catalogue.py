@@ -13,13 +13,13 @@ from refkv_policy.plan.diagnostic import Diagnostic, Severity, Span
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A kind of fault. `message` and `mend` are `str.format` templates filled by `at`."""
+    """A kind of fault. `message` and `help` are `str.format` templates filled by `at`."""
 
     code: str
     name: str
     severity: Severity
     message: str
-    mend: str
+    help: str
     why: str
 
     def at(self, file: str, span: Span | None, **fields: object) -> Diagnostic:
@@ -30,16 +30,16 @@ class Rule:
             message=self.message.format(**fields),
             file=file,
             span=span,
-            mend=self.mend.format(**fields),
+            help=self.help.format(**fields),
         )
 
 
 RULES: dict[str, Rule] = {}
 
 
-def rule(code: str, name: str, message: str, mend: str, why: str, severity: Severity = "error") -> Rule:
+def rule(code: str, name: str, message: str, help: str, why: str, severity: Severity = "error") -> Rule:
     """Register a rule. Raises ValueError when the code or the name is taken: a code never changes its meaning."""
     if code in RULES or any(r.name == name for r in RULES.values()):
         raise ValueError(f"rule {code} ({name}) is registered twice")
-    entry = RULES[code] = Rule(code, name, severity, message, mend, why)
+    entry = RULES[code] = Rule(code, name, severity, message, help, why)
     return entry

@@ -141,7 +141,7 @@ class _Checks:
             except SelectorError as error:
                 rule = error.rule or rules.SELECTOR_SYNTAX
                 span = text_span(self.document, place, error.start, error.end)
-                yield Diagnostic(rule.code, rule.severity, error.message, self.document.file, span, error.mend)
+                yield Diagnostic(rule.code, rule.severity, error.message, self.document.file, span, error.help)
 
 
 def _nearest(pixels: int) -> int:

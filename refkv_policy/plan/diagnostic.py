@@ -36,7 +36,7 @@ class Diagnostic:
     message: str
     file: str
     span: Span | None
-    mend: str
+    help: str
 
     def __str__(self) -> str:
         place = self.file if self.span is None else f"{self.file}:{self.span.line}:{self.span.column}"
@@ -52,7 +52,7 @@ class PlanError(RefkvError):
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
-        super().__init__("\n".join(f"{d}\n  mend: {d.mend}" for d in self.diagnostics if d.severity == "error"))
+        super().__init__("\n".join(f"{d}\n  help: {d.help}" for d in self.diagnostics if d.severity == "error"))
 
 
 def errors(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

@@ -23,10 +23,10 @@ class SelectorError(ValueError):
     """
 
     def __init__(
-        self, message: str, mend: str, start: int, end: int, *, rule: Rule | None = None, reason: Reason | None = None
+        self, message: str, help: str, start: int, end: int, *, rule: Rule | None = None, reason: Reason | None = None
     ) -> None:
         super().__init__(message)
-        self.message, self.mend, self.start, self.end = message, mend, start, end
+        self.message, self.help, self.start, self.end = message, help, start, end
         self.rule, self.reason = rule, reason
 
 
@@ -93,7 +93,7 @@ class Parser:
 
     def fail(self, rule: Rule, start: int, end: int, **fields: object) -> NoReturn:
         """Raise the rule's error about text[start:end]."""
-        raise SelectorError(rule.message.format(**fields), rule.mend.format(**fields), start, end, rule=rule)
+        raise SelectorError(rule.message.format(**fields), rule.help.format(**fields), start, end, rule=rule)
 
     def unexpected(self, wanted: str, *, at: Token | None = None) -> NoReturn:
         """Raise a syntax error about the next token, or the one given."""

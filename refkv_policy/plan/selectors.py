@@ -252,7 +252,7 @@ def _named(term: Term, known: Mapping[str, str], count: int, selector: SiteSelec
     except SelectorError as error:
         raise SelectorError(
             f"the profile's set `{term.name}` of `{selector.stack}` ({text}) is faulty: {error.message}",
-            f"correct the profile: {error.mend}",
+            f"correct the profile: {error.help}",
             term.start,
             term.end,
             reason="bad-set",

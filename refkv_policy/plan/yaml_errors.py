@@ -11,7 +11,7 @@ from refkv_policy.plan.wording import cut
 
 CONTEXT, PROBLEM = "context", "problem"
 
-# What the library's problem contains, where to point, the sentence, the mend. The first that fits is taken.
+# What the library's problem contains, where to point, the sentence, the help. The first that fits is taken.
 _SENTENCES: tuple[tuple[str, str, str, str], ...] = (
     ("mapping values are not allowed", PROBLEM,
      "a colon cannot stand here: this is already inside a value",

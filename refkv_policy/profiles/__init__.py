@@ -102,7 +102,7 @@ def _parse(text: str, file: str) -> Profile:
         _check_head(document)
         found = check_schema(document, profile_schema(), (), "the profile")
     if document is None or found:
-        raise ProfileError("; ".join(f"{d} ({d.mend})" for d in found))
+        raise ProfileError("; ".join(f"{d} ({d.help})" for d in found))
     profile = _build(document.value)
     _check_layers(document, profile)
     return profile
@@ -149,7 +149,7 @@ def _check_layers(document: Document, profile: Profile) -> None:
             except SelectorError as error:
                 place = document.span(("sets", stack, name))
                 raise ProfileError(
-                    f"{document.file}:{place.line}:{place.column}: {error.message} ({error.mend})"
+                    f"{document.file}:{place.line}:{place.column}: {error.message} ({error.help})"
                 ) from error
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from refkv_policy.evidence import Interval
 from refkv_policy.evidence.statistics import wilson_interval
-from refkv_policy.files import check_writable, whole
+from refkv_policy.files import atomic_write, check_writable
 from refkv_policy.plan.diagnostic import RefkvError
 from refkv_policy.quality.abpack_page import page
 from refkv_policy.video import write_clip
@@ -127,9 +127,9 @@ def write_pack(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # The key first: a page without one is worth nothing, and might be given away.
-        with whole(path) as stream:
+        with atomic_write(path) as stream:
             stream.write((json.dumps(key, indent=1) + "\n").encode())
-        with whole(folder / PAGE) as stream:
+        with atomic_write(folder / PAGE) as stream:
             stream.write(page(pack, videos, ANSWERS).encode())
     except OSError as error:
         raise RatingsError(

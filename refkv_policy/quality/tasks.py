@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from refkv_policy.audit import AuditError, verify
 from refkv_policy.evidence import canonical
-from refkv_policy.files import PART, whole
+from refkv_policy.files import PART, atomic_write
 from refkv_policy.plan.diagnostic import RefkvError
 
 FORMAT = 1
@@ -197,7 +197,7 @@ class Store:
         }
         stored = json.loads(json.dumps(value, allow_nan=False))
         text = json.dumps({**stored, "digest": sha256(canonical(stored))}, indent=1)
-        with whole(self.folder / f"{task.key}.json") as stream:
+        with atomic_write(self.folder / f"{task.key}.json") as stream:
             stream.write(text.encode())
 
     def arrays_path(self, key: str) -> Path:
@@ -206,7 +206,7 @@ class Store:
 
     def keep(self, key: str, frames: Array, latents: Array) -> None:
         """Keep a run's frames (frames, H, W, 3) and latents, both float32 and exact."""
-        with whole(self.arrays_path(key)) as stream:
+        with atomic_write(self.arrays_path(key)) as stream:
             np.savez(stream, frames=frames, latents=latents)
 
     def arrays(self, key: str) -> tuple[Array, Array]:

@@ -143,7 +143,7 @@ def _variant(plan: Plan, profile: Profile, steps: int, rule: int, changes: Mappi
     except PlanError as error:
         # Places would be those of a text that nobody wrote.
         first = errors(error.diagnostics)[0]
-        return Variant(varied, None, f"{first.code}: {first.message}; {first.mend}" if first.mend else first.message)
+        return Variant(varied, None, f"{first.code}: {first.message}; {first.help}" if first.help else first.message)
 
 
 def _put(rule: dict[str, Any], path: tuple[str, ...], value: Value) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from refkv_policy import __version__
 from refkv_policy.compiler import compile_all
 from refkv_policy.evidence.status import plan_scopes, profile_digests
-from refkv_policy.files import whole
+from refkv_policy.files import atomic_write
 from refkv_policy.plan.model import Plan
 from refkv_policy.report.drift import drift_charts
 from refkv_policy.report.errors import ReportError
@@ -121,7 +121,7 @@ def write_plots(report: Report, folder: str | os.PathLike[str]) -> tuple[Path, .
 
 def _replace(path: Path, data: bytes) -> None:
     try:
-        with whole(path) as stream:
+        with atomic_write(path) as stream:
             stream.write(data)
     except OSError as error:
         raise ReportError(f"cannot write {path}: {error.strerror}; choose another place") from error

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refkv_policy.files import whole
+from refkv_policy.files import atomic_write
 from refkv_policy.plan.diagnostic import RefkvError
 
 DTYPES = {
@@ -103,7 +103,7 @@ def _remember(cache: Path, known: dict[str, str]) -> None:
     """Not being able to costs time the next time, and nothing else."""
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        with whole(cache) as stream:
+        with atomic_write(cache) as stream:
             stream.write(json.dumps(known, indent=1).encode("utf-8"))
     except OSError:
         pass

@@ -118,5 +118,5 @@ def _too_few(path: str | Path, seen: int, taken: int, used: int, start: int, str
         return f"{path} holds no frames; give another file"
     needed = start + (used - 1) * stride + 1
     where = (f" from frame {start} on" if start else "") + (f" at stride {stride}" if stride > 1 else "")
-    mend = f"ask for {whole_frames(taken, factor)} frames, or " if taken else "start earlier, or "
-    return f"{path} has {seen} frames, and {used}{where} need {needed}; {mend}give a longer video"
+    help = f"ask for {whole_frames(taken, factor)} frames, or " if taken else "start earlier, or "
+    return f"{path} has {seen} frames, and {used}{where} need {needed}; {help}give a longer video"

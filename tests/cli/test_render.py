@@ -20,18 +20,18 @@ def diagnostic(**changes: object) -> Diagnostic:
         "message": "`naam` is not a key of the plan",
         "file": "p.yaml",
         "span": Span(3, 1, 3, 5),
-        "mend": "did you mean `name`?",
+        "help": "did you mean `name`?",
     }
     return Diagnostic(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def test_text_shows_the_line_and_the_mend() -> None:
-    """The text format has place, code and message, the line with carets, and the mend."""
+    """The text format has place, code and message, the line with carets, and the help."""
     assert render([diagnostic()], "text", {"p.yaml": TEXT}) == (
         "p.yaml:3:1: error RKV101 `naam` is not a key of the plan\n"
         "  3 | naam: é😀 # note\n"
         "    | ^^^^\n"
-        "  mend: did you mean `name`?\n"
+        "  help: did you mean `name`?\n"
     )
 
 
@@ -104,7 +104,7 @@ def test_json_has_ranges() -> None:
         "name": "unknown-key",
         "severity": "error",
         "message": "`naam` is not a key of the plan",
-        "mend": "did you mean `name`?",
+        "help": "did you mean `name`?",
         "file": "p.yaml",
         "range": {"start": {"line": 3, "column": 1}, "end": {"line": 3, "column": 5}},
     }
@@ -120,7 +120,7 @@ def test_json_of_nothing() -> None:
 @pytest.mark.parametrize(("severity", "command"), [("error", "error"), ("warning", "warning"), ("note", "notice")])
 def test_github_commands_are_escaped(severity: str, command: str) -> None:
     """Messages escape `%` and line breaks, properties `:` and `,` too, as the runner's command parser undoes them."""
-    found = diagnostic(severity=severity, file="a,b:c%.yaml", message="50%: x, y\r\nz", mend="m")
+    found = diagnostic(severity=severity, file="a,b:c%.yaml", message="50%: x, y\r\nz", help="m")
     assert render([found], "github") == (
         f"::{command} title=RKV101 unknown-key,file=a%2Cb%3Ac%25.yaml,line=3,endLine=3,col=1,endColumn=5"
         "::50%25: x, y%0D%0Az%0Amend: m\n"

@@ -30,9 +30,9 @@ def test_every_flop_is_counted_once(profile: Profile) -> None:
     table, found, work = spent(rules, profile, REST)
     predicted = predict(table, profile, work, "bfloat16", BRANCHES)
     assert sum(part.uncached for part in found.components) == found.forward == cost.forward(profile, work)
-    assert (found.planned, found.whole) == (predicted.flops_planned, predicted.flops_uncached)
+    assert (found.planned, found.total) == (predicted.flops_planned, predicted.flops_uncached)
     assert sum(part.planned for part in found.components) == found.planned
-    assert sum(found.spared.values()) == found.whole - found.planned
+    assert sum(found.spared.values()) == found.total - found.planned
 
 
 def test_each_rule_is_credited_with_what_it_spares() -> None:

@@ -95,7 +95,7 @@ def test_messages_name_file_scope_and_items(repository: Path) -> None:
     assert red.span == plan.document.span(("acknowledgements", 0, "evidence"))
     (stale,) = check_evidence(plan_in(repository, interval=3), today=sample.TODAY)
     assert stale.message.endswith(f"is stale for {scope}: the plan compiles to another table")
-    assert stale.mend == f"measure anew: `refkv gate {plan.document.file} --out evidence/x.json`"
+    assert stale.help == f"measure anew: `refkv gate {plan.document.file} --out evidence/x.json`"
     path.write_text(path.read_text().replace('"hits": 60', '"hits": 61'))
     (edited,) = check_evidence(plan, today=sample.TODAY)
     assert edited.file == os.path.join("evidence", "x.json")
@@ -200,7 +200,7 @@ def test_every_rule_says_why() -> None:
     assert len(codes) == 10
     for code in codes:
         assert RULES[code].why.endswith(".")
-        assert RULES[code].mend
+        assert RULES[code].help
         assert not RULES[code].message.endswith(".")
 
 

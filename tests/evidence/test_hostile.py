@@ -58,7 +58,7 @@ def test_each_gives_one_diagnostic_at_its_place(text: str, code: str, line: int,
     assert evidence is None
     assert [(d.code, d.span and d.span.line, d.span and d.span.column) for d in diagnostics] == [(code, line, column)]
     assert words in diagnostics[0].message
-    assert diagnostics[0].mend
+    assert diagnostics[0].help
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def sound_or_told(text: str) -> None:
         assert all(scope.verdicts and str(scope.scope) for scope in evidence.scopes)
     for d in diagnostics:
         assert d.message
-        assert d.mend
+        assert d.help
         assert d.span is None or d.span.line >= 1
         d.message.encode()
 

@@ -60,7 +60,7 @@ def test_a_failing_case_gives_exactly_what_it_announces(case: Path) -> None:
     found = [(d.code, Path(d.file).stem, d.span.line, d.span.column) for d in told if d.span is not None]
     assert sorted(found) == sorted(wanted), "\n".join(map(str, told))
     for diagnostic in told:
-        assert "\n" not in diagnostic.message + diagnostic.mend
+        assert "\n" not in diagnostic.message + diagnostic.help
         if Path(diagnostic.file).stem == "plan":
             place = re.search(rf"{re.escape(str(case / 'guardrails.yaml'))}:(\d+)", diagnostic.message)
             assert place is not None, "the message does not name the guardrail"

@@ -106,9 +106,9 @@ def test_the_published_schema_accepts_every_sound_case() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_texts_are_one_line_sentences_with_named_fields(rule: Rule) -> None:
-    """A message and a mend are one line without a final stop; the reason is whole sentences."""
+    """A message and a help are one line without a final stop; the reason is whole sentences."""
     assert re.fullmatch(r"RKV6\d\d", rule.code)
-    for text in (rule.message, rule.mend):
+    for text in (rule.message, rule.help):
         assert "\n" not in text
         assert not text.endswith((".", " "))
         assert all(name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text))

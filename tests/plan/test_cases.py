@@ -43,7 +43,7 @@ def expected(path: Path) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)
 def test_invalid_plan_gives_exactly_the_expected_diagnostics(path: Path) -> None:
-    """Each broken plan gives exactly the announced codes at the announced places, each with a mend."""
+    """Each broken plan gives exactly the announced codes at the announced places, each with a help."""
     wanted = expected(path)
     assert wanted, f"{path.name} begins with no `# expect:` line"
     plan, diagnostics = read_plan(path)
@@ -54,7 +54,7 @@ def test_invalid_plan_gives_exactly_the_expected_diagnostics(path: Path) -> None
         diagnostics += check(plan)
     found = [(d.code, d.span.line, d.span.column) for d in diagnostics if d.span is not None]
     assert sorted(found, key=lambda e: (e[1], e[2], e[0])) == wanted, "\n".join(map(str, diagnostics))
-    assert all(d.mend and d.message and "\n" not in d.message + d.mend for d in diagnostics)
+    assert all(d.help and d.message and "\n" not in d.message + d.help for d in diagnostics)
     assert all(d.span < type(d.span)(d.span.end_line, d.span.end_column, 0, 0) for d in diagnostics if d.span)
 
 

@@ -79,7 +79,7 @@ def examine(text: str) -> None:
     rows = lines(text.removeprefix("\ufeff"))
     for d in diagnostics:
         assert d.message
-        assert d.mend
+        assert d.help
         assert d.span is not None
         assert 1 <= d.span.line <= d.span.end_line <= len(rows)
         assert 1 <= d.span.column <= len(rows[d.span.line - 1]) + 1

@@ -95,7 +95,7 @@ def test_a_broken_plan_raises_with_every_diagnostic() -> None:
     assert caught.value.diagnostics == read_plan(path)[1]
     assert len(caught.value.diagnostics) == 6
     assert f"{path}:9:7: RKV105" in str(caught.value)
-    assert "mend: " in str(caught.value)
+    assert "help: " in str(caught.value)
 
 
 def test_diagnostics_come_in_the_order_of_the_text() -> None:
@@ -187,9 +187,9 @@ def test_one_fault_is_one_diagnostic(old: str, new: str, expected: list[str]) ->
     ],
 )
 def test_mends_say_what_to_write(old: str, new: str, says: str) -> None:
-    """The mend of a fault names the text to write wherever that can be known."""
+    """The help of a fault names the text to write wherever that can be known."""
     (found,) = parse_plan(FULL.replace(old, new, 1))[1]
-    assert says in found.mend
+    assert says in found.help
 
 
 def test_a_plan_is_read_without_heavy_imports() -> None:

@@ -134,7 +134,7 @@ def test_a_methods_schema_gets_the_same_care(params: str, code: str, at: str, sa
     (found,) = check_schema(document, PARAMS, ("caches", 0, "params"), "hint_forecast's params")
     assert found.span is not None
     assert (found.code, text.splitlines()[1][found.span.column - 1 : found.span.end_column - 1]) == (code, at)
-    assert says in f"{found.message}; {found.mend}"
+    assert says in f"{found.message}; {found.help}"
 
 
 def test_a_fitting_value_gives_nothing() -> None:
@@ -156,7 +156,7 @@ def test_a_fitting_value_gives_nothing() -> None:
     ],
 )
 def test_examples_are_written_as_yaml(value: Any, text: str) -> None:
-    """An example in a mend can be pasted: read as YAML it is the value again."""
+    """An example in a help can be pasted: read as YAML it is the value again."""
     assert flow(value) == text
     document, _ = load_document(text, "f.yaml")
     assert document is not None

@@ -146,14 +146,14 @@ def test_resolution_errors_say_where_and_what_there_is(text: str, reason: str, a
         parse_sites(text).resolve(COUNTS, SETS)
     error = caught.value
     assert (error.rule, error.reason, text[error.start : error.end]) == (None, reason, at)
-    assert says in f"{error.message}; {error.mend}"
+    assert says in f"{error.message}; {error.help}"
 
 
 def test_a_model_without_the_stack_is_refused() -> None:
     """A selector of a stack that the model does not have is an error, not nothing."""
     with pytest.raises(SelectorError, match="no `hint` sites") as caught:
         parse_sites("hint[all]").resolve({"main": 30})
-    assert "`main`" in caught.value.mend
+    assert "`main`" in caught.value.help
 
 
 @pytest.mark.parametrize("text", ["8-20", "deeper", "", "3-1", "all,!all"])
@@ -167,7 +167,7 @@ def test_a_faulty_set_is_the_profiles_fault(text: str) -> None:
 @settings(deadline=None)
 @given(st.text(max_size=40) | st.text(alphabet="mainvcehtsp[]!,.-:0123 all", max_size=30))
 def test_any_text_is_read_or_refused_in_place(text: str) -> None:
-    """No text gives anything but a selector or an error with a rule, a mend and offsets within the text."""
+    """No text gives anything but a selector or an error with a rule, a help and offsets within the text."""
     for parse in (parse_sites, parse_steps, parse_window):
         error = refusal(parse, text)
         if error is not None:
@@ -175,7 +175,7 @@ def test_any_text_is_read_or_refused_in_place(text: str) -> None:
             assert re.fullmatch(r"RKV20[1-9]", error.rule.code)
             assert 0 <= error.start <= error.end <= len(text)
             assert error.message
-            assert error.mend
+            assert error.help
             assert text == "" or error.start < error.end
 
 
@@ -190,11 +190,11 @@ def refusal(parse: Callable[[str], object], text: str) -> SelectorError | None:
 
 @pytest.mark.parametrize("text", ["main[0:3]", "main[1,0:3]", "main[:3]", "main[2:]", "main[::2]"])
 def test_slices_are_refused_with_both_readings(text: str) -> None:
-    """A Python slice is refused; where it has two ends, the mend writes both of its readings."""
+    """A Python slice is refused; where it has two ends, the help writes both of its readings."""
     with pytest.raises(SelectorError) as caught:
         parse_sites(text)
     assert caught.value.rule is not None
     assert caught.value.rule.code == "RKV204"
     if "0:3" in text:
-        assert "`0-2`" in caught.value.mend
-        assert "`0-3`" in caught.value.mend
+        assert "`0-2`" in caught.value.help
+        assert "`0-3`" in caught.value.help

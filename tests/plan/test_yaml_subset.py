@@ -24,7 +24,7 @@ VALID = sorted((Path(__file__).resolve().parents[1] / "cases" / "valid").glob("*
 def only(diagnostics: tuple[Diagnostic, ...]) -> tuple[str, Span | None]:
     """Code and span of the one diagnostic there must be."""
     (found,) = diagnostics
-    assert found.mend
+    assert found.help
     return found.code, found.span
 
 
@@ -248,7 +248,7 @@ def test_a_megabyte_of_junk(tmp_path: Path, name: str) -> None:
     assert time.process_time() - begun < 2
     assert plan is None
     assert diagnostics
-    assert all(len(d.message) + len(d.mend) < 600 for d in diagnostics)
+    assert all(len(d.message) + len(d.help) < 600 for d in diagnostics)
     if code is not None:
         assert diagnostics[0].code == code
 

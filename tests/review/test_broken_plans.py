@@ -42,13 +42,13 @@ def shown(page: str, columns: slice) -> list[tuple[str, ...]]:
 
 
 def test_refkv_catches_every_mistake_at_its_place(script: ModuleType, said: list[tuple]) -> None:
-    """Each of the forty plans gives the expected code at the expected line and column, with a mend."""
+    """Each of the forty plans gives the expected code at the expected line and column, with a help."""
     entries = script.cases()
     assert len(entries) == 40
     for case, found in zip(entries, said, strict=False):
         places = [(f.said[:6], f.line, f.column) for f in found]
         assert (case.code, case.line, case.column) in places, f"{case.mistake}: {places}"
-        assert all(f.mend for f in found)
+        assert all(f.help for f in found)
 
 
 def test_the_sound_plan_is_accepted(said: list[tuple]) -> None:

@@ -155,7 +155,7 @@ def test_every_rule_belongs_to_a_family_and_says_why(rule: Rule) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
     assert rule.why.endswith(".")
     assert not rule.message.endswith(".")
-    assert "\n" not in rule.message + rule.mend + rule.why
+    assert "\n" not in rule.message + rule.help + rule.why
 
 
 def test_every_rule_of_a_plan_has_a_failing_case() -> None:

@@ -35,7 +35,7 @@ def test_a_rule_is_explained(refkv: Callable, name: str) -> None:
     assert text.startswith("RKV302 saves-no-block (error; composition and tiers) VACE blocks form a chain")
     assert 'wrong caches: - name: shallow-hints tier: P1 method: hint_reuse at: "hint[shallow]"' in text
     assert "says: rule 'shallow-hints' reuses hint[0] but saves no block: vace[0] runs anyway at step 1" in text
-    assert "mend: cache a suffix of the hints" in text
+    assert "help: cache a suffix of the hints" in text
     assert 'right caches: - name: deep-hints tier: P1 method: hint_reuse at: "hint[deep]"' in text
 
 
@@ -57,7 +57,7 @@ def test_json(refkv: Callable) -> None:
     assert one["code"] == "RKV101"
     assert one["message"] == all_rules()["RKV101"].message
     assert "windw" in one["example"]["wrong"]
-    assert one["wrong_says"]["mend"].startswith("did you mean `window`?")
+    assert one["wrong_says"]["help"].startswith("did you mean `window`?")
 
 
 def test_a_mistyped_name_is_corrected(refkv: Callable) -> None:
@@ -68,9 +68,9 @@ def test_a_mistyped_name_is_corrected(refkv: Callable) -> None:
     assert refkv("rule", "RKV999").stderr == "refkv: there is no rule RKV999. `refkv rule` lists them\n"
 
 
-def rule_of(message: str, mend: str = "do it", why: str = "Because it is so. More.") -> Rule:
+def rule_of(message: str, help: str = "do it", why: str = "Because it is so. More.") -> Rule:
     """A rule with these texts."""
-    return Rule("RKV000", "x", "error", message, mend, why)
+    return Rule("RKV000", "x", "error", message, help, why)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_templates_are_shown_without_their_fields(message: str, shown: str) -> N
 
 
 def test_a_mend_that_is_nothing_but_fields_is_left_out() -> None:
-    """Such a mend tells nothing until the fault is known."""
-    assert advice(rule_of("a", mend="{advice}")) == ""
+    """Such a help tells nothing until the fault is known."""
+    assert advice(rule_of("a", help="{advice}")) == ""
 
 
 def test_invisible_characters_are_drawn() -> None:

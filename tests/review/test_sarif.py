@@ -32,7 +32,7 @@ def validator() -> Draft7Validator:
 
 def diagnostic(code: str = "RKV101", span: Span | None = HERE, file: str = "p.yaml", **more: Any) -> Diagnostic:
     """A diagnostic."""
-    fields: dict[str, Any] = {"severity": "error", "message": "`naam` is unknown", "mend": "write `name`", **more}
+    fields: dict[str, Any] = {"severity": "error", "message": "`naam` is unknown", "help": "write `name`", **more}
     return Diagnostic(code=code, span=span, file=file, **fields)
 
 
@@ -193,8 +193,8 @@ def test_fingerprints_tell_faults_apart() -> None:
 
 
 def test_messages_are_literal() -> None:
-    """Braces are doubled, since a SARIF message could have placeholders, and the mend stands in the message."""
-    (result,) = run_of([diagnostic(message="say `{0}`", mend="write `params: {chain: stale}`")])["results"]
+    """Braces are doubled, since a SARIF message could have placeholders, and the help stands in the message."""
+    (result,) = run_of([diagnostic(message="say `{0}`", help="write `params: {chain: stale}`")])["results"]
     assert result["message"]["text"] == "Say `{{0}}`. Mend: write `params: {{chain: stale}}`"
 
 

@@ -247,7 +247,7 @@ def test_odd_latents_are_refused() -> None:
 
 
 def test_gradients_with_checkpointing_are_refused() -> None:
-    """A forward with gradients and checkpointing would not be the model's own: refused by name of the mend."""
+    """A forward with gradients and checkpointing would not be the model's own: refused by name of the help."""
     model = tiny.transformer()
     model.enable_gradient_checkpointing()
     refused = pytest.raises(RequestError, match="no_grad")
