@@ -7,9 +7,32 @@ import pkgutil
 from collections.abc import Iterable
 from functools import cache
 
-from refkv_policy.methods.method import Grid, Lowered, Method, MethodError, Observation
+from refkv_policy.methods.method import (
+    Grid,
+    Lowered,
+    Method,
+    MethodError,
+    Now,
+    Observation,
+    Online,
+    Placement,
+    Probe,
+)
 
-__all__ = ["ENTRY_POINTS", "Grid", "Lowered", "Method", "MethodError", "Observation", "get", "names"]
+__all__ = [
+    "ENTRY_POINTS",
+    "Grid",
+    "Lowered",
+    "Method",
+    "MethodError",
+    "Now",
+    "Observation",
+    "Online",
+    "Placement",
+    "Probe",
+    "get",
+    "names",
+]
 
 ENTRY_POINTS = "refkv_policy.methods"
 

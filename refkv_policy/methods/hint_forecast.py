@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from refkv_policy.methods.hint_reuse import CHAIN, HintReuse
-from refkv_policy.methods.method import Grid, Lowered, Observation, reuse_between
+from refkv_policy.methods.method import Lowered, Now, Observation, Placement, reuse_between
 
 if TYPE_CHECKING:
     import torch
@@ -44,22 +44,23 @@ class HintForecast(HintReuse):
         "additionalProperties": False,
     }
 
-    def lower(self, fresh: frozenset[int], grid: Grid, params: Mapping[str, Any]) -> Lowered:
+    def lower(self, at: Placement) -> Lowered:
         """`F` where two fresh values exist and ρ is within the cap, `R` at the other steps between refreshes."""
-        cap = float(params.get("cap", DEFAULT_CAP))
-        actions = list(reuse_between(fresh, grid))
+        cap = float(at.params.get("cap", DEFAULT_CAP))
+        grid = at.grid
+        actions = list(reuse_between(at))
         seen: list[float] = []
         for step in grid.evaluated:
-            if step in fresh:
+            if step in at.fresh:
                 seen.append(grid.sigmas[step])
             elif len(seen) >= 2 and ratio(grid.sigmas[step], seen[-1], seen[-2]) <= cap:
                 actions[step] = "F"
         return Lowered("".join(actions), history=2 if "F" in actions else 1)
 
-    def predict(self, history: Sequence[Observation], sigma: float, params: Mapping[str, Any]) -> torch.Tensor:
+    def predict(self, history: Sequence[Observation], now: Now, params: Mapping[str, Any]) -> torch.Tensor:
         """h₁ + g·ρ·(h₁ − h₀) in fp32; history is newest first, at least two observations of equal shape."""
         newest, before = history[0], history[1]
-        step = float(params.get("gain", 1.0)) * ratio(sigma, newest.sigma, before.sigma)
+        step = float(params.get("gain", 1.0)) * ratio(now.sigma, newest.sigma, before.sigma)
         h1, h0 = newest.value.float(), before.value.float()
         return h1 + step * (h1 - h0)
 

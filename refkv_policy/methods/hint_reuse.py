@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from refkv_policy.methods.method import Grid, Lowered, Method, reuse_between
+from refkv_policy.methods.method import Lowered, Method, Placement, reuse_between
 
 CHAIN: dict[str, Any] = {
     "enum": ["stale"],
@@ -31,11 +31,15 @@ class HintReuse(Method):
 
     def risks(self, params: Mapping[str, Any]) -> tuple[str, ...]:
         """A stale chain is a risk of its own."""
-        return ("lossy-hint-cache", "stale-chain") if params.get("chain") == "stale" else ("lossy-hint-cache",)
+        return ("lossy-hint-cache", "stale-chain") if self.keeps_sources(params) else ("lossy-hint-cache",)
 
-    def lower(self, fresh: frozenset[int], grid: Grid, params: Mapping[str, Any]) -> Lowered:
+    def keeps_sources(self, params: Mapping[str, Any]) -> bool:
+        """A stale chain keeps the state that each hint is the projection of."""
+        return params.get("chain") == "stale"
+
+    def lower(self, at: Placement) -> Lowered:
         """`C` at refreshes, `R` between them."""
-        return Lowered(reuse_between(fresh, grid))
+        return Lowered(reuse_between(at))
 
 
 METHOD = HintReuse()

@@ -6,10 +6,7 @@ in sigma or in its square root (which keeps the tail); the others are left out o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from refkv_policy.methods.method import Grid, Lowered, Method, MethodError
+from refkv_policy.methods.method import Lowered, Method, MethodError, Placement
 
 
 class StepSchedule(Method):
@@ -24,18 +21,18 @@ class StepSchedule(Method):
     takes_store = False
     schedules = True
 
-    def lower(self, fresh: frozenset[int], grid: Grid, params: Mapping[str, Any]) -> Lowered:
+    def lower(self, at: Placement) -> Lowered:
         """`.` at the steps that are run, `-` at those left out.
 
         Raises MethodError when step 0 is left out (the initial noise is drawn for its sigma), or fewer than two remain.
         """
-        if 0 not in fresh:
+        if 0 not in at.fresh:
             raise MethodError(
                 "refresh", "the schedule leaves out step 0, whose sigma the first noise is drawn for", "add step 0"
             )
-        if len(fresh) < 2:
+        if len(at.fresh) < 2:
             raise MethodError("refresh", "the schedule keeps a single step", "keep two or more")
-        return Lowered("".join("." if s in fresh else "-" for s in range(grid.steps)))
+        return Lowered("".join("." if s in at.fresh else "-" for s in range(at.grid.steps)))
 
 
 METHOD = StepSchedule()

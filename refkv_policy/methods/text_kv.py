@@ -5,10 +5,7 @@ K (after norm_k) and V of `attn2` depend on the prompt alone, so they are projec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from refkv_policy.methods.method import Grid, Lowered, Method, reuse_between
+from refkv_policy.methods.method import Grid, Lowered, Method, Placement, reuse_between
 
 
 class TextKV(Method):
@@ -24,9 +21,9 @@ class TextKV(Method):
         """The first visited step."""
         return frozenset(grid.evaluated[:1])
 
-    def lower(self, fresh: frozenset[int], grid: Grid, params: Mapping[str, Any]) -> Lowered:
+    def lower(self, at: Placement) -> Lowered:
         """`C` once, `R` ever after."""
-        return Lowered(reuse_between(fresh, grid))
+        return Lowered(reuse_between(at))
 
 
 METHOD = TextKV()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
 
 from refkv_policy.plan import rules
@@ -32,7 +32,10 @@ class SelectorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term, not yet resolved. kind: `range` (first to last), `all`, `name`, `first` or `last` (`last` many)."""
+    """One term, not yet resolved.
+
+    kind: `range` (first to last), `span` (first to last, taken together), `all`, `name`, `first` or `last` (`last` many).
+    """
 
     kind: str
     start: int
@@ -122,6 +125,17 @@ class Parser:
         if token := self.take("name"):
             return Term("all" if token.text == "all" else "name", start.start, token.end, exclude, name=token.text)
         return self.numbers(start, exclude, "a number, a range, `all` or a layer set's name")
+
+    def is_span(self) -> bool:
+        """Whether the brackets begin with a run of blocks taken together."""
+        return self.peek().kind == "number" and self.peek(1).kind == ".."
+
+    def span_term(self, start: Token, exclude: bool) -> Term:
+        """A run of blocks taken together, within brackets."""
+        if exclude or not self.is_span():
+            self.unexpected("a run of blocks, such as `8..29`; runs and numbers do not mix", at=start)
+        self.dash = ".."
+        return replace(self.numbers(start, exclude, "a run of blocks"), kind="span")
 
     def step_term(self, start: Token, exclude: bool) -> Term:
         """A term of a list of steps."""

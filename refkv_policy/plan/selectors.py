@@ -1,8 +1,9 @@
 """Selectors: the texts by which a plan names sites and steps. One grammar, one parser.
 
-    sites   = stack [ "[" terms "]" ] [ "." part ] ;          (brackets: required for main, vace and hint, else refused)
-    stack   = "main" | "vace" | "hint" | "step" | "cfg" ;
-    part    = "self" | "cross" | "ffn" | "text_kv" ;          (of main and vace only)
+    sites   = stack [ "[" ( terms | runs ) "]" ] [ "." part ] ;   (brackets: required for vace and hint, refused for step, cfg)
+    stack   = "main" | "vace" | "hint" | "step" | "cfg" ;     (main without brackets: the whole stack, one site)
+    part    = "self" | "cross" | "ffn" | "text_kv" ;          (of main and vace, with terms, only)
+    runs    = INT ".." INT { "," INT ".." INT } ;             (main only: each run of blocks taken together is one site)
     terms   = term { "," term } ;
     term    = [ "!" ] ( INT | INT "-" INT | "all" | NAME ) ;  (NAME: a layer set of the model's profile)
     steps   = span { "," span } ;
@@ -18,6 +19,7 @@ there, an exclusion that removes nothing, and a selector that matches nothing ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,24 +43,47 @@ __all__ = [
     "parse_sites",
     "parse_steps",
     "parse_window",
+    "site_named",
 ]
 
-STACKS = ("main", "vace", "hint", "step", "cfg")
+STACKS = ("step", "cfg", "main", "vace", "hint")
+"""In the order of every map and log."""
 NUMBERED = frozenset(("main", "vace", "hint"))
 PARTS = ("self", "cross", "ffn", "text_kv")
 WITH_PARTS = frozenset(("main", "vace"))
+WITH_SPANS = frozenset(("main",))
 
 
 class Site(NamedTuple):
-    """A place where a cache decision is made. `index` is None for `step` and `cfg`; `part` is None for a whole site."""
+    """A place where a cache decision is made: `step`, `main`, `main[7]`, `main[8..29]` (a span: one site), `main[7].self`.
+
+    `index` is None for what is not numbered; `part` is None for a whole site; `last` is a span's last block, else None.
+    """
 
     stack: str
     index: int | None = None  # type: ignore[assignment]  # not tuple.index, which nobody asks a site for
     part: str | None = None
+    last: int | None = None
 
     def __str__(self) -> str:
-        name = self.stack if self.index is None else f"{self.stack}[{self.index}]"
+        span = "" if self.last is None else f"..{self.last}"
+        name = self.stack if self.index is None else f"{self.stack}[{self.index}{span}]"
         return name if self.part is None else f"{name}.{self.part}"
+
+    @property
+    def order(self) -> tuple[int, bool, str, int]:
+        """Sorts sites as maps and logs show them: by stack, spans before blocks, the parts of a stack together."""
+        return STACKS.index(self.stack), not self.is_span, self.part or "", -1 if self.index is None else self.index
+
+    @property
+    def is_span(self) -> bool:
+        """Whether it is a run of blocks taken together, be it a whole stack."""
+        return self.last is not None or (self.index is None and self.stack in NUMBERED)
+
+    @property
+    def kind(self) -> tuple[str, str | None]:
+        """Stack and part, as methods declare where they may stand. A span is of its stack's kind with the part `span`."""
+        return self.stack, "span" if self.is_span else self.part
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +114,19 @@ class SiteSelector:
                 len(self.stack),
                 reason="no-such-stack",
             )
+        if not self.terms:
+            return (Site(self.stack),)
+        if self.terms[0].kind == "span":
+            return tuple(self._span(term, count) for term in self.terms)
         known = (sets or {}).get(self.stack, {})
         found = _resolve(self.text, self.terms, count, f"`{self.stack}`", lambda term: _named(term, known, count, self))
         return tuple(Site(self.stack, index, self.part) for index in sorted(found))
+
+    def _span(self, term: Term, count: int) -> Site:
+        """A run of blocks. The run of all of them is the stack itself, so that one site has one name."""
+        _within(term, term.last + 1, count, self.text, f"`{self.stack}`", f"`{self.stack}` has 0 to {count - 1}")
+        whole = (term.first, term.last) == (0, count - 1)
+        return Site(self.stack) if whole else Site(self.stack, term.first, None, term.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +170,7 @@ def parse_sites(text: str) -> SiteSelector:
     if opening is not None and stack.text not in NUMBERED:
         problem = f"`{stack.text}` is a single site and takes no brackets"
         parser.fail(rules.BRACKETS, opening.start, len(text), problem=problem, advice=f"write `{stack.text}`")
-    if opening is None and stack.text in NUMBERED:
+    if opening is None and stack.text in NUMBERED and not (stack.text in WITH_SPANS and parser.peek().kind == "end"):
         follows = parser.peek()
         if follows.kind not in ("end", "."):
             parser.unexpected("`[`")
@@ -146,13 +181,32 @@ def parse_sites(text: str) -> SiteSelector:
         if parser.peek().kind == "]":
             problem, advice = "the brackets are empty", f"write `{stack.text}[all]` or the numbers"
             parser.fail(rules.EMPTY_SELECTOR, opening.start, parser.peek().end, problem=problem, advice=advice)
-        terms = parser.terms(parser.site_term)
+        term = parser.span_term if stack.text in WITH_SPANS and parser.is_span() else parser.site_term
+        terms = parser.terms(term)
         if parser.take("]") is None:
             parser.unexpected("`,` or `]`")
-    part = _part(parser, stack.text) if parser.take(".") else None
+    dot = parser.take(".")
+    if dot is not None and terms and terms[0].kind == "span":
+        problem, advice = "a span of blocks has no parts", "name the blocks, such as `main[8-29].self`"
+        parser.fail(rules.UNKNOWN_PART, dot.start, len(text), problem=problem, advice=advice)
+    part = _part(parser, stack.text) if dot else None
     if parser.peek().kind != "end":
         parser.unexpected("to end" if part or stack.text not in WITH_PARTS else "a part (such as `.self`) or to end")
     return SiteSelector(text, stack.text, terms, part)
+
+
+@lru_cache(maxsize=8192)
+def site_named(text: str) -> Site:
+    """The site of one name as `str(site)` writes it. Raises ValueError for anything else."""
+    match = _SITE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a site")
+    stack, first, last, part = match.groups()
+    return Site(stack, None if first is None else int(first), part, None if last is None else int(last))
+
+
+_NUMBER = "(0|[1-9][0-9]{0,3})"
+_SITE = re.compile(rf"({'|'.join(STACKS)})(?:\[{_NUMBER}(?:\.\.{_NUMBER})?\])?(?:\.([a-z][a-z0-9_]{{0,31}}))?")
 
 
 def parse_steps(text: str) -> StepSelector:
@@ -226,7 +280,7 @@ def _within(term: Term, needed: int, count: int, text: str, owner: str, has: str
     if needed > count:
         raise SelectorError(
             f"`{text[term.start : term.end]}` is out of range: {has}",
-            f"stay within 0 to {count - 1}" if term.kind == "range" else f"write at most `{term.kind} {count}`",
+            f"stay within 0 to {count - 1}" if term.kind in ("range", "span") else f"write at most `{term.kind} {count}`",
             term.start,
             term.end,
             reason="out-of-range",

@@ -8,16 +8,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from refkv_policy.profiles.families import family, names
+from refkv_policy.profiles.sites import Cost, Tree
+
+if TYPE_CHECKING:
+    from refkv_policy.plan.selectors import Site
+    from refkv_policy.profiles.cost import Workload
 
 FAMILY = "wan-vace"
+"""The family of a profile that names none."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Dimensions and layer map of one Wan VACE transformer, and the names its layer sets go by.
+    """Dimensions and layer map of one transformer, and the names its layer sets go by.
 
-    vace_at[j] is the main block after which hint j is added. `sets` maps a stack to named selectors, such as
+    vace_at[j] is the main block after which hint j is added; empty where the family has no hints. `sets` maps a stack to named selectors, such as
     {"hint": {"deep": "8-14"}}. text_tokens is the length that prompts are padded to. latent_channels and the VAE's
     (temporal, spatial) factors give the token count of a video.
     """
@@ -51,19 +59,21 @@ class Profile:
         """How many indexes each stack has."""
         return {"main": self.main_blocks, "vace": len(self.vace_at), "hint": len(self.vace_at)}
 
-    def tokens(self, width: int, height: int, frames: int, references: int = 0) -> int:
-        """Video tokens of a clip: frames are causal (1 + 4n give 1 + n latent frames); a reference image adds one.
+    @property
+    def tree(self) -> Tree:
+        """How the model's sites hang together."""
+        return family(self.family).tree(self.main_blocks, self.vace_at)
 
-        Raises ValueError when the size is not a multiple of patch × VAE factor, or the frames are not 4n + 1.
-        """
-        temporal, spatial = self.vae_scale
-        step_h, step_w = spatial * self.patch[1], spatial * self.patch[2]
-        if width % step_w or height % step_h or width <= 0 or height <= 0:
-            raise ValueError(f"size {width}x{height} must be a multiple of {step_w}x{step_h}")
-        if frames < 1 or (frames - 1) % temporal:
-            raise ValueError(f"{frames} frames are not {temporal}n+1")
-        latent_frames = (1 + (frames - 1) // temporal + references) // self.patch[0]
-        return latent_frames * (height // step_h) * (width // step_w)
+    def costs(self, work: Workload) -> Mapping[Site, Cost]:
+        """FLOPs and elements of each site at a workload."""
+        known: dict[Workload, Mapping[Site, Cost]] = self.__dict__.setdefault("_costs", {})
+        if work not in known:
+            known[work] = family(self.family).costs(self, work)
+        return known[work]
+
+    def tokens(self, width: int, height: int, frames: int, references: int = 0) -> int:
+        """Video tokens of a clip, with reference images. Raises ValueError for a size or count the family does not make."""
+        return family(self.family).tokens(self, width, height, frames, references)
 
     @cached_property
     def digest(self) -> str:
@@ -74,38 +84,33 @@ class Profile:
 
     @classmethod
     def from_transformer(cls, transformer: Any, *, name: str = "custom", text_tokens: int = 512) -> Profile:
-        """The profile of any `WanVACETransformer3DModel`, read from its `config`; `deep` is the last half of the hints.
+        """The profile of any transformer of a known family, read from its `config`.
 
-        Raises ValueError when the object's config is not a Wan VACE transformer's.
+        Raises ValueError when the object's config is none of theirs.
         """
         config = getattr(transformer, "config", None)
+        own = family_of(transformer)
+        kind = type(transformer).__name__
         try:
             assert config is not None
-            facts: dict[str, Any] = {
-                "main_blocks": int(config["num_layers"]),
-                "vace_at": tuple(int(i) for i in config["vace_layers"]),
-                "heads": int(config["num_attention_heads"]),
-                "head_dim": int(config["attention_head_dim"]),
-                "ffn_dim": int(config["ffn_dim"]),
-                "text_dim": int(config["text_dim"]),
-                "in_channels": int(config["in_channels"]),
-                "out_channels": int(config["out_channels"] or config["in_channels"]),
-                "vace_in_channels": int(config["vace_in_channels"]),
-                "freq_dim": int(config["freq_dim"]),
-                "patch": tuple(int(p) for p in config["patch_size"]),
-            }
+            facts = family(own).facts(config)
         except (AssertionError, KeyError, TypeError, ValueError) as error:
-            kind = type(transformer).__name__
-            raise ValueError(f"{kind} is not a Wan VACE transformer: its config lacks or misstates {error}") from error
-        hints = len(facts["vace_at"])
-        sets = {"hint": {"deep": f"{(hints + 1) // 2}-{hints - 1}"}} if hints > 1 else {}
-        return cls(name=name, title=name, text_tokens=text_tokens, sets=freeze(sets), **facts)
+            title = family(own).TITLE
+            raise ValueError(f"{kind} is not a {title} transformer: its config lacks or misstates {error}") from error
+        sets = freeze(facts.pop("sets", {}))
+        return cls(name=name, title=name, text_tokens=text_tokens, family=own, sets=sets, **facts)
 
     def same_model(self, other: Profile) -> bool:
         """Whether both describe one architecture (names, titles, sets and padding of prompts do not count)."""
         ignored = {"name", "title", "sets", "text_tokens", "few_step"}
         fields = self.__dataclass_fields__.keys() - ignored
         return all(getattr(self, f) == getattr(other, f) for f in fields)
+
+
+def family_of(transformer: Any) -> str:
+    """The family that recognises a transformer's config; the default one where none does, for its message."""
+    config = getattr(transformer, "config", None)
+    return next((name for name in names() if config is not None and family(name).recognises(config)), FAMILY)
 
 
 def freeze(sets: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:

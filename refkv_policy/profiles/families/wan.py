@@ -1,0 +1,131 @@
+"""Wan2.1 text- and image-to-video: one stack of blocks. FLOPs and elements, exact to the operation.
+
+A multiply-add counts 2, as `torch.utils.flop_counter` counts; normalisations, activations and additions count nothing.
+Formulas: N video tokens, L text tokens, width d, feed-forward width f (reference: dimensions of diffusers'
+`WanTransformer3DModel`; the tests compare every sum with torch's own counter on the real model).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from refkv_policy.plan.selectors import Site
+from refkv_policy.profiles.sites import CFG, STEP, Cost, SiteFacts, Tree
+
+if TYPE_CHECKING:
+    from refkv_policy.profiles.cost import Workload
+    from refkv_policy.profiles.profile import Profile
+
+NAME, TITLE = "wan", "Wan"
+MAIN = Site("main")
+OUTSIDE, TEXT = "embeddings_and_head", "text_kv"
+
+
+def recognises(config: Mapping[str, Any]) -> bool:
+    """A Wan transformer without VACE layers."""
+    return "vace_layers" not in config and "num_layers" in config and "ffn_dim" in config
+
+
+def facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The profile's fields that a `WanTransformer3DModel`'s config tells."""
+    if config.get("image_dim") is not None or config.get("added_kv_proj_dim") is not None:
+        raise ValueError("its cross-attention to an image, which is not supported yet")
+    return {
+        "vace_at": (),
+        "vace_in_channels": 0,
+        **common_facts(config),
+    }
+
+
+def common_facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that every Wan transformer's config tells."""
+    return {
+        "main_blocks": int(config["num_layers"]),
+        "heads": int(config["num_attention_heads"]),
+        "head_dim": int(config["attention_head_dim"]),
+        "ffn_dim": int(config["ffn_dim"]),
+        "text_dim": int(config["text_dim"]),
+        "in_channels": int(config["in_channels"]),
+        "out_channels": int(config["out_channels"] or config["in_channels"]),
+        "freq_dim": int(config["freq_dim"]),
+        "patch": tuple(int(p) for p in config["patch_size"]),
+    }
+
+
+@lru_cache(maxsize=64)
+def tree(main_blocks: int, vace_at: tuple[int, ...] = ()) -> Tree:
+    """`step ⊃ cfg ⊃ main ⊃ main[i] ⊃ .self, .cross ⊃ .text_kv, .ffn`."""
+    return Tree((*outer_facts(), *(f for i in range(main_blocks) for f in block_facts(Site("main", i), MAIN))))
+
+
+def outer_facts() -> Iterator[SiteFacts]:
+    """A step, a branch's forward, and the main stack as a whole."""
+    yield SiteFacts(STEP, None)
+    yield SiteFacts(CFG, STEP, region=True, component=OUTSIDE)
+    yield SiteFacts(MAIN, CFG, region=True, component="main")
+
+
+def block_facts(block: Site, inside: Site, component: str = "main", **more: Any) -> Iterator[SiteFacts]:
+    """One Wan block and its parts. more: further facts of the block itself."""
+    yield SiteFacts(block, inside, component=component, **{"region": True, **more})
+    parts = {part: Site(block.stack, block.index, part) for part in ("self", "cross", "text_kv", "ffn")}
+    yield SiteFacts(parts["self"], block, component=component)
+    yield SiteFacts(parts["cross"], block, component=component)
+    yield SiteFacts(parts["text_kv"], parts["cross"], component=TEXT)
+    yield SiteFacts(parts["ffn"], block, component=component)
+
+
+def costs(profile: Profile, work: Workload) -> Mapping[Site, Cost]:
+    """What each site costs; a span's own work is nothing, as the stack's."""
+    found = dict(outer_costs(profile, work))
+    for index in range(profile.main_blocks):
+        found.update(block_costs(profile, work, Site("main", index)))
+    return found
+
+
+def outer_costs(profile: Profile, work: Workload) -> Iterator[tuple[Site, Cost]]:
+    """Outside the blocks: patch, time and text embeddings and the output projection, which a call computes as a whole.
+
+    The value of a call is its velocity, of the latents' shape.
+    """
+    n, d, volume = work.tokens, profile.dim, profile.patch[0] * profile.patch[1] * profile.patch[2]
+    patches = 2 * n * profile.in_channels * volume * d
+    time = 2 * profile.freq_dim * d + 2 * d * d + 2 * d * 6 * d
+    text = 2 * work.text_tokens * (profile.text_dim * d + d * d)
+    out = 2 * n * d * profile.out_channels * volume
+    yield STEP, Cost(0, 0)
+    yield CFG, Cost(work.batch * (patches + time + text + out), work.batch * n * volume * profile.out_channels)
+    yield MAIN, Cost(0, work.batch * n * d)
+
+
+def block_costs(profile: Profile, work: Workload, block: Site, own: int = 0) -> Iterator[tuple[Site, Cost]]:
+    """Self-attention 8Nd² + 4N²d; cross-attention 4Nd² + 4NLd and K and V of the text 4Ld²; feed-forward 4Ndf.
+
+    own: FLOPs of the block that none of its parts has.
+    """
+    n, length, d, f, batch = work.tokens, work.text_tokens, profile.dim, profile.ffn_dim, work.batch
+    stream = batch * n * d
+    yield block, Cost(batch * own, stream)
+    yield part(block, "self"), Cost(batch * (8 * n * d**2 + 4 * n**2 * d), stream)
+    yield part(block, "cross"), Cost(batch * (4 * n * d**2 + 4 * n * length * d), stream)
+    yield part(block, "text_kv"), Cost(batch * 4 * length * d**2, batch * 2 * length * d)
+    yield part(block, "ffn"), Cost(batch * 4 * n * d * f, stream)
+
+
+def part(block: Site, name: str) -> Site:
+    """A part of a block."""
+    return Site(block.stack, block.index, name)
+
+
+def tokens(profile: Profile, width: int, height: int, frames: int, references: int = 0) -> int:
+    """Frames are causal (1 + 4n give 1 + n latent frames); a reference image adds one latent frame."""
+    temporal, spatial = profile.vae_scale
+    step_h, step_w = spatial * profile.patch[1], spatial * profile.patch[2]
+    if width % step_w or height % step_h or width <= 0 or height <= 0:
+        raise ValueError(f"size {width}x{height} must be a multiple of {step_w}x{step_h}")
+    if frames < 1 or (frames - 1) % temporal:
+        raise ValueError(f"{frames} frames are not {temporal}n+1")
+    latent_frames = (1 + (frames - 1) // temporal + references) // profile.patch[0]
+    return latent_frames * (height // step_h) * (width // step_w)
