@@ -20,7 +20,7 @@ from transformers import UMT5EncoderModel
 from refkv_policy.compiler import HookTable, Row, TableRule, compile_plan
 from refkv_policy.compiler.sigmas import sigma_grid
 from refkv_policy.mini.architecture import build_tokenizer, text_encoder_config
-from refkv_policy.plan import Sampler, parse_plan
+from refkv_policy.plan import Sampler, Site, parse_plan
 from refkv_policy.runtime import wan_vace
 
 torch.set_num_threads(1)
@@ -199,18 +199,17 @@ def written(
         name, _, rule = site.partition("@")
         rows_by_site[name] = actions, int(rule or 0) if rules else None
     count = {"main": layout.main_blocks, "vace": len(layout.vace_at), "hint": len(layout.vace_at)}
-    sites = [("step", None, None)]
+    sites = [Site("step")]
     for stack in ("main", "vace", "hint"):
         for index in range(count[stack]):
-            sites.append((stack, index, None))
+            sites.append(Site(stack, index))
             if f"{stack}[{index}].text_kv" in rows_by_site:
-                sites.append((stack, index, "text_kv"))
+                sites.append(Site(stack, index, "text_kv"))
     result = []
-    for stack, index, part in sites:
-        name = Row(stack, index, part, "", "").site
-        actions, rule = rows_by_site.pop(name, ("." * steps, None))
+    for site in sites:
+        actions, rule = rows_by_site.pop(str(site), ("." * steps, None))
         cond, uncond = (actions, actions) if isinstance(actions, str) else actions
-        result.append(Row(stack, index, part, cond, uncond, rule))
+        result.append(Row(site, cond, uncond, rule))
     assert not rows_by_site, f"no such sites: {list(rows_by_site)}"
     return HookTable(
         plan="by hand",
@@ -230,7 +229,7 @@ def written(
 
 def rule(method: str = "hint_reuse", *, history: int = 1, tier: str = "P1", **others: Any) -> TableRule:
     """A rule of a table written by hand."""
-    return TableRule(name="by hand", method=method, tier=tier, risk=None, history=history, **others)
+    return TableRule(name="by hand", method=method, tier=tier, risks=(), history=history, **others)
 
 
 def offload_groups(model: WanVACETransformer3DModel, level: str) -> None:

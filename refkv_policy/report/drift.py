@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from refkv_policy.audit.fold import place
 from refkv_policy.evidence.json_text import LARGEST, SMALLEST
+from refkv_policy.plan.selectors import site_named
 from refkv_policy.report.charts import DEPTHS, Axis, Chart, Mark, Series, linear_axis
 from refkv_policy.report.errors import ReportError
 from refkv_policy.report.words import count, number
@@ -71,7 +71,7 @@ def _curve(entry: Mapping[str, Any]) -> Curve:
     steps = tuple(entry["steps"])
     if len(steps) > MOST or not all(type(s) is int and 0 <= s < LARGEST_STEP for s in steps):
         raise ValueError("its steps are not step numbers")
-    place(entry["site"])
+    site_named(entry["site"])
     for key, known in (("against", AGAINST), ("measure", MEASURES)):
         if entry[key] not in known:
             raise ValueError(f"{key} is not one of {', '.join(known)}")
@@ -100,7 +100,7 @@ def drift_charts(drift: Drift, key: str) -> tuple[Chart, ...]:
     """One chart for each measure, reference, branch and stack, relative distances first; its curves by depth."""
     groups: dict[tuple[str, str, str, str], list[Curve]] = {}
     for curve in drift.curves:
-        kind = place(curve.site)
+        kind = site_named(curve.site)
         stack = f"{kind.stack}.{kind.part}" if kind.part else kind.stack
         groups.setdefault((curve.measure, curve.against, stack, curve.branch), []).append(curve)
     order = [(m, a) for m in MEASURES for a in AGAINST]
@@ -109,7 +109,7 @@ def drift_charts(drift: Drift, key: str) -> tuple[Chart, ...]:
 
 
 def _chart(curves: Sequence[Curve], measure: str, against: str, stack: str, branch: str, key: str) -> Chart:
-    ordered = sorted(curves, key=lambda c: place(c.site))
+    ordered = sorted(curves, key=lambda c: site_named(c.site).order)
     deepest = max(len(ordered) - 1, 1)
     series = tuple(
         Series(c.site, f"depth{n * (DEPTHS - 1) // deepest}", _marks(c, n in (0, len(ordered) - 1)), band=True)

@@ -33,7 +33,8 @@ class Kept:
 
     def observation(self) -> Observation:
         """The value as a method reads it: in the dtype it is held in, on the device it was kept from."""
-        return Observation(self.sigma, self.held[0].to(self.device))
+        probe = self.held[1].to(self.device) if len(self.held) > 1 else None
+        return Observation(self.sigma, self.held[0].to(self.device), self.step, probe)
 
 
 @dataclass(slots=True)
@@ -86,6 +87,10 @@ class Store:
         if not needed or len(kept) < len(needed):
             return None
         return kept if all(k.step >= s for k, s in zip(kept, needed, strict=False)) else None
+
+    def newest(self, cell: Cell) -> Sequence[Kept]:
+        """All that is held at the cell's site, newest first; what an online decision is served from."""
+        return self._kept.get((cell.branch, cell.position), ())
 
     def missing(self, cell: Cell) -> str:
         """Why a served cell has nothing to read."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from refkv_policy.compiler.table import COMPUTED, SERVED, HookTable
+from refkv_policy.compiler.table import COMPUTED, ONLINE, SERVED, UNREACHED, HookTable
 from refkv_policy.runtime.call import Call
 from refkv_policy.runtime.store import Store
 
@@ -114,6 +114,16 @@ class Counts:
             if decision.reason is not None:
                 self.departures[plan.branch, position] += 1
                 self.reasons[decision.reason] += 1
+            if decision.planned == ONLINE:
+                if self.table.rows[position].counted:
+                    self.hits[plan.branch, position] += decision.action in SERVED
+                    self.misses[plan.branch, position] += decision.action in COMPUTED
+                continue
+            if decision.action == UNREACHED:  # skipped with what it lies inside, which was served online
+                if self.table.rows[position].counted:
+                    self.hits[plan.branch, position] -= decision.planned in SERVED
+                    self.misses[plan.branch, position] -= decision.planned in COMPUTED
+                continue
             planned_served, computed = decision.planned in SERVED, decision.action in COMPUTED
             self.unserved += planned_served and computed
             if computed and self.table.rows[position].counted and decision.planned not in COMPUTED:

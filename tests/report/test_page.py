@@ -191,7 +191,7 @@ def test_a_hostile_log_stays_text(tmp_path: Path) -> None:
     with AuditWriter(tmp_path / "log.jsonl", session=HOSTILE) as writer:
         header = {"branches": ["cond"], "device": HOSTILE, "clip": {HOSTILE: HOSTILE}, "versions": {HOSTILE: "1"}}
         writer.begin(HOSTILE, header, replace(TINY, plan=HOSTILE))
-        decisions = [Decision(row.site, ".", "R" if row.stack == "hint" else ".", HOSTILE) for row in TINY.rows]
+        decisions = [Decision(row.site, ".", "R" if row.at.stack == "hint" else ".", HOSTILE) for row in TINY.rows]
         writer.step(HOSTILE, step=0, index=0, branch="cond", sigma=1.0, decisions=decisions, bytes_held=10)
         writer.event(HOSTILE, HOSTILE, why=HOSTILE)
         writer.seal(HOSTILE, outcome="failed", bytes_peak=10, error=HOSTILE)
