@@ -165,7 +165,7 @@ def compiled(
     lines = [
         f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n"
         for risk in risks
-        if carried[risk] in caches
+        if carried[risk] in caches or (risk == "fewer-steps" and "tier: S" in caches)
     ]
     text = (
         f"version: 1\nkind: plan\nname: test\nmodels: [any]\nrun:\n  steps: [{steps}]\n"

@@ -88,7 +88,8 @@ def plan_profiles(plan: Plan) -> tuple[Profile, ...]:
 def profile_for(plan: Plan, profile: str | Profile | Any) -> Profile:
     """The profile that the plan is compiled against for a name, a profile or a transformer.
 
-    Raises PlanError when the plan does not list it, ValueError when the object is not a Wan VACE transformer.
+    Raises PlanError when the plan does not list it, ValueError when the object is no transformer of a
+    known family.
     """
     try:
         listed = plan_profiles(plan)

@@ -28,6 +28,7 @@ Cells = Sequence[tuple[Site, str, str]]
 
 def check_effects(placing: Placing, placed: Sequence[Placed], lowering: Lowering, grid: Grid) -> None:
     """Reports what is wrong with the effect of each placed rule."""
+    _hints_apart(placing, placed)
     for entry in placed:
         if entry.method.schedules and len(grid.evaluated) == grid.steps:
             placing.report(rules.NEVER_REUSES, (*entry.rule.path, "refresh"), name=entry.rule.name, never=_LEAVES_OUT)
@@ -48,6 +49,24 @@ def check_effects(placing: Placing, placed: Sequence[Placed], lowering: Lowering
             every = entry.rule.refresh is not None and entry.rule.refresh.interval == 1
             kind = rules.INTERVAL_ONE if every else rules.NEVER_REUSES
             placing.report(kind, refresh, name=entry.rule.name, never=_REUSES)
+
+
+def _hints_apart(placing: Placing, placed: Sequence[Placed]) -> None:
+    """A hint inside a residual that is kept without hints must not be inside another that is kept with them."""
+    for entry in placed:
+        if not entry.method.hints_apart(entry.rule.params):
+            continue
+        inside = [
+            (site, inner)
+            for inner, rule in placing.claimed.items()
+            for site in entry.sites
+            if rule != entry.rule and placing.tree[inner].region and placing.tree.encloses(site, inner)
+        ]
+        if inside:
+            site, inner = inside[0]
+            path = (*entry.rule.path, "params", "hints")
+            other = placing.claimed[inner].name
+            placing.report(rules.HINTS_APART_AROUND, path, name=entry.rule.name, site=site, inner=inner, other=other)
 
 
 def _few_steps(placing: Placing, entry: Placed, grid: Grid) -> None:

@@ -79,9 +79,9 @@ class _Pass:
         self._apart = frozenset(s for e in placed for s in e.sites if e.method.hints_apart(e.rule.params))
         sites = [s for s in tree.order if s != STEP and (s == CFG or s.part is None or s in self.owner)]
         demanded = [s for s in sites if tree[s].on_demand]
-        late = [s for s in sites if s not in demanded and not _unasked(tree, s)]
+        late = [s for s in sites if s not in demanded and not unasked(tree, s)]
         for site in sites:
-            if _unasked(tree, site):
+            if unasked(tree, site):
                 self._reach(site)
         stale = [
             source
@@ -119,7 +119,7 @@ class _Pass:
         return self._done[key]
 
 
-def _unasked(tree: Tree, site: Site) -> bool:
+def unasked(tree: Tree, site: Site) -> bool:
     """Whether a site is reached by itself: neither computed on demand nor inside what is."""
     return not any(tree[each].on_demand for each in (site, *tree.around[site]))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from refkv_policy.compiler.table import BRANCHES, COMPUTE_KEEP, COMPUTED, ONLINE, SERVED, HookTable
-from refkv_policy.compiler.walk import Case, Keep, keeps, lines, settled, value_bytes
+from refkv_policy.compiler.walk import Case, Keep, keeps, lines, online_rules, probe_keep, settled, value_bytes
+from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles import Profile, cost
 from refkv_policy.profiles.cost import ITEMSIZE, Workload
 
@@ -118,6 +119,9 @@ def bytes_bound(table: HookTable, profile: Profile, work: Workload, dtype: str) 
         if row.rule is not None and {COMPUTE_KEEP, ONLINE} & set(row.cond + row.uncond):
             size = value_bytes(table, row, profile, work, ITEMSIZE[dtype])
             found[table.rules[row.rule].name] += len(BRANCHES) * table.history(row) * size
+    for rule in online_rules(table):
+        for branch in BRANCHES:
+            found[table.rules[rule].name] += sum(k.size for k in probe_keep(table, rule, profile, work, branch))
     return found
 
 
@@ -139,13 +143,13 @@ def _bytes(
     now = peak = 0
     rule_now = dict.fromkeys(range(len(table.rules)), 0)
     rule_peak = dict(rule_now)
-    order = {branch: tuple(_moments(table, profile, work, dtype, branch, online)) for branch in branches}
+    order = {branch: _moments(table, profile, work, dtype, branch, online) for branch in branches}
     for step in table.evaluated:
         for branch in branches:
             for keep, computed in order[branch]:
-                if (change := keep.growth[step]) and (keep.actions[step] in COMPUTED) == computed:
-                    now += change * keep.size
-                    rule_now[keep.rule] += change * keep.size
+                if change := keep.change(step, computed):
+                    now += change
+                    rule_now[keep.rule] += change
                     peak = max(peak, now)
                     rule_peak[keep.rule] = max(rule_peak[keep.rule], rule_now[keep.rule])
     return peak, rule_peak
@@ -153,7 +157,9 @@ def _bytes(
 
 def _moments(
     table: HookTable, profile: Profile, work: Workload, dtype: str, branch: str, online: Case
-) -> Iterator[tuple[Keep, bool]]:
-    """What is kept, at the moments at which it may change: reached, and computed."""
-    kept = {keep.site: keep for keep in keeps(table, profile, work, dtype, branch, online)}
-    return ((kept[site], computed) for site, computed in table.tree.moments if site in kept)
+) -> tuple[tuple[Keep, bool], ...]:
+    """What is kept, at the moments at which it may change: when its site is reached, and when it is computed."""
+    kept: dict[Site, list[Keep]] = {}
+    for keep in keeps(table, profile, work, dtype, branch, online):
+        kept.setdefault(keep.site, []).append(keep)
+    return tuple((keep, computed) for site, computed in table.tree.moments for keep in kept.get(site, ()))

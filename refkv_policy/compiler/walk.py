@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from refkv_policy.compiler.lower import Actions, demand, keep_only_read, outer
+from refkv_policy import methods
+from refkv_policy.compiler.lower import MAY_RUN, Actions, demand, keep_only_read, outer, unasked
+from refkv_policy.compiler.placement import placement_of
 from refkv_policy.compiler.table import (
+    BRANCHES,
     COMPUTE,
     COMPUTE_KEEP,
     COMPUTED,
@@ -24,6 +27,7 @@ from refkv_policy.compiler.table import (
     Row,
     retained,
 )
+from refkv_policy.methods.method import Probe
 from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles import Profile
 from refkv_policy.profiles.cost import ITEMSIZE, Workload
@@ -66,18 +70,19 @@ def settled(table: HookTable, branch: str, online: Case = "worst") -> Actions:
     tree, apart = table.tree, hints_apart(table)
     demanded = [row.at for row in table.rows if tree[row.at].on_demand]
     stale = [row.at for row in table.rows if row.rule is not None and tree[row.at].on_demand]
-    for site in tree.order:
-        if site not in actions or site == STEP or tree[site].on_demand:
-            continue
-        around = actions[outer(tree, actions, site, apart)]
-        row = table.by_at[site]
-        if ONLINE in actions[site]:
-            assert row.rule is not None
-            actions[site] = _settle(actions[site], table.evaluated, table.rules[row.rule].longest, online)
-        actions[site] = _masked(actions[site], around)
-        if row.rule is not None:
-            actions[site] = keep_only_read(actions[site], table.history(row))
-    actions.update(demand(tree, actions, demanded, stale, table.evaluated))
+    sites = [site for site in tree.order if site in actions and site != STEP and not tree[site].on_demand]
+    late = [site for site in sites if not unasked(tree, site)]
+    for asked, group in ((False, [site for site in sites if site not in late]), (True, late)):
+        if asked:
+            actions.update(demand(tree, actions, demanded, stale, table.evaluated))
+        for site in group:
+            row = table.by_at[site]
+            if ONLINE in actions[site]:
+                assert row.rule is not None
+                actions[site] = _settle(actions[site], table.evaluated, table.rules[row.rule].longest, online)
+            actions[site] = _masked(actions[site], actions[outer(tree, actions, site, apart)])
+            if row.rule is not None:
+                actions[site] = keep_only_read(actions[site], table.history(row))
     return actions
 
 
@@ -132,17 +137,15 @@ def walk(
     The FLOPs of a site stand in its first event of a call. dtype: the model's.
     """
     found = {branch: {line.site: line for line in lines(table, profile, work, branch, online)} for branch in branches}
-    kept = {branch: {k.site: k for k in keeps(table, profile, work, dtype, branch, online)} for branch in branches}
+    kept = {branch: tuple(keeps(table, profile, work, dtype, branch, online)) for branch in branches}
     blames = {branch: Blame(table, {s: line.actions for s, line in found[branch].items()}) for branch in branches}
     held = 0
     for step in range(table.steps):
         for branch in branches:
             for site, computed in table.tree.moments:
-                line, keep = found[branch][site], kept[branch].get(site)
+                line = found[branch][site]
                 action = line.actions[step]
-                change = 0
-                if keep is not None and (action in COMPUTED) == computed:
-                    change = keep.growth[step] * keep.size
+                change = sum(keep.change(step, computed) for keep in kept[branch] if keep.site == site)
                 held += change
                 if not computed:
                     spared = None if action in COMPUTED else blames[branch].rule(site, step)
@@ -153,7 +156,11 @@ def walk(
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What one row holds in one branch. size: bytes of one observation. growth: observations more after a step than before."""
+    """What a row, or the probe of an online rule, holds in one branch.
+
+    size: bytes of one observation. growth: observations more after a step than before. site: in a call, bytes change when it
+    is reached, where it is served, and when it is computed, where it may be.
+    """
 
     site: Site
     rule: int
@@ -161,28 +168,75 @@ class Keep:
     actions: str
     growth: tuple[int, ...]
 
+    def change(self, step: int, computed: bool) -> int:
+        """Bytes more at one moment of a step: when the site is reached, or when it is computed."""
+        moved = self.growth[step]
+        return moved * self.size if moved and (self.actions[step] in MAY_RUN) == computed else 0
+
 
 def keeps(
     table: HookTable, profile: Profile, work: Workload, dtype: str, branch: str, online: Case = "worst"
 ) -> Iterator[Keep]:
-    """What the rows of a branch hold, in the order in which one call reaches them. Raises KeyError for another dtype."""
+    """What is held in a branch, in the order in which one call reaches it. Raises KeyError for another dtype.
+
+    A `?` cell that is computed is kept for the next one: in the worst case it is counted so, though none is served.
+    """
     actions, itemsize = settled(table, branch, online), ITEMSIZE[dtype]
     for site in table.tree.order:
         row = table.by_at.get(site)
-        if row is None or row.rule is None or COMPUTE_KEEP not in actions[site]:
+        if row is None or row.rule is None:
             continue
-        growth = _growth(actions[site], table.evaluated, table.history(row))
-        yield Keep(site, row.rule, value_bytes(table, row, profile, work, itemsize), actions[site], growth)
+        own = row.actions(branch) if online == "worst" and ONLINE in row.actions(branch) else actions[site]
+        if COMPUTE_KEEP in own or ONLINE in own:
+            growth = _growth(own, table.evaluated, table.history(row))
+            yield Keep(site, row.rule, value_bytes(table, row, profile, work, itemsize), own, growth)
+    for rule in online_rules(table):
+        yield from probe_keep(table, rule, profile, work, branch)
+
+
+def online_rules(table: HookTable) -> tuple[int, ...]:
+    """The rules that decide some cells in the run."""
+    if not table.online:
+        return ()
+    return tuple(n for n in range(len(table.rules)) if any(ONLINE in r.cond + r.uncond for r in table.governed(n)))
+
+
+def probe_keep(table: HookTable, rule: int, profile: Profile, work: Workload, branch: str) -> Iterator[Keep]:
+    """The probe that an online rule compares with: from its first look to the last cell that it decides."""
+    row = table.governed(rule)[0]
+    first = next(b for b in BRANCHES if ONLINE in row.actions(b))
+    actions, probe = row.actions(branch), probe_of(table, rule)
+    if ONLINE not in actions or probe is None or (branch != first and not table.rules[rule].apart):
+        return
+    looks = [step for step in table.evaluated if actions[step] != UNREACHED]
+    last = max(step for step in looks if actions[step] == ONLINE)
+    if last == looks[0]:
+        return
+    growth = [0] * table.steps
+    growth[looks[0]], growth[last] = 1, -1
+    block = Site(row.at.stack, probe.last)
+    size = profile.costs(work)[block].elements * ITEMSIZE.get(table.rules[rule].store_dtype, ITEMSIZE["float32"])
+    yield Keep(block, rule, size, COMPUTE * table.steps, tuple(growth))
+
+
+def probe_of(table: HookTable, rule: int) -> Probe | None:
+    """What a rule of a table looks at before it decides; None where it does not."""
+    return methods.get(table.rules[rule].method).probe(placement_of(table, rule, BRANCHES[0]))
 
 
 def value_bytes(table: HookTable, row: Row, profile: Profile, work: Workload, itemsize: int) -> int:
     """Bytes of one kept observation of a row, with the probe that is kept beside it. itemsize: of the model's dtype."""
     assert row.rule is not None
-    rule = table.rules[row.rule]
+    rule, costs = table.rules[row.rule], profile.costs(work)
     # A residual is a difference of two large values, and is kept in float32 unless the store says otherwise.
-    native = ITEMSIZE["float32"] if table.keeps_residual(row) else itemsize
-    elements = profile.costs(work)[row.at if row.at.last is None else Site(row.at.stack)].elements
-    return elements * ITEMSIZE.get(rule.store_dtype, native)
+    wide = ITEMSIZE["float32"]
+    native = wide if table.keeps_residual(row) else itemsize
+    kept = costs[row.at if row.at.last is None else Site(row.at.stack)].elements
+    size = kept * ITEMSIZE.get(rule.store_dtype, native)
+    probe = probe_of(table, row.rule) if ONLINE in row.cond + row.uncond and table.tree[row.at].region else None
+    if probe is not None and probe.keep:
+        size += costs[Site(row.at.stack, probe.last)].elements * ITEMSIZE.get(rule.store_dtype, wide)
+    return size
 
 
 @lru_cache(maxsize=1024)
@@ -193,7 +247,7 @@ def _growth(actions: str, evaluated: tuple[int, ...], history: int) -> tuple[int
         if action == UNREACHED:
             continue
         keep = retained(actions, step, history)
-        after = min(keep, held + 1) if action == COMPUTE_KEEP else min(keep, held)
+        after = min(keep, held + 1) if action in (COMPUTE_KEEP, ONLINE) else min(keep, held)
         changes[step], held = after - held, after
     return tuple(changes)
 

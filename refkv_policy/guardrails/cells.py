@@ -119,8 +119,10 @@ def _check_site(case: Case, table: HookTable, profile: Profile, entry: NeverCach
     tree = table.tree
     blames = {branch: Blame(table, {row.at: row.actions(branch) for row in table.rows}) for branch in BRANCHES}
     for row in table.rows:
-        # The guarded site, what encloses it, and its parts: any of them reused leaves some of it uncomputed.
-        if site not in (row.at, *tree.around.get(row.at, ())) and row.at not in _around(table, site):
+        # The guarded site, what encloses it, and what of its own stack lies inside it: any of them reused leaves some of it
+        # uncomputed.
+        inside = row.at.stack == site.stack and site in tree.around[row.at]
+        if row.at != site and not inside and row.at not in _around(table, site):
             continue
         cells = [(step, branch, row.actions(branch)[step]) for step in table.evaluated for branch in BRANCHES]
         step, branch, action = next((cell for cell in cells if cell[2] not in COMPUTED), (-1, "", ""))

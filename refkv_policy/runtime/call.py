@@ -212,7 +212,7 @@ class Call:
                 continue
             value = output.float() - given.float() if value is None else value
             kept = self.store.newest(looking.cell)
-            gate.look(self.plan.step, value, kept[0].held[0] if kept else None, looking.online)
+            gate.look(self.plan.step, value, kept[0].restored()[0] if kept else None, looking.online)
             if gate.probe.against == "previous":
                 self._refer(looking.cell, value)
 

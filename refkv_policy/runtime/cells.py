@@ -8,9 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from refkv_policy import methods
 from refkv_policy.audit import Decision, Folded, fold
-from refkv_policy.compiler.placement import placement_of
 from refkv_policy.compiler.table import (
     BRANCHES,
     COMPUTE,
@@ -23,6 +21,7 @@ from refkv_policy.compiler.table import (
     HookTable,
     retained,
 )
+from refkv_policy.compiler.walk import probe_of
 from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles.sites import CFG
 
@@ -203,6 +202,7 @@ def _main(table: HookTable, acting: Mapping[Site, Cell], looking: Mapping[int, L
             found[first, last] = cell, ()
     for rule in looking:
         probe = probe_of(table, rule)
+        assert probe is not None
         governed, probes = found.get((probe.first, probe.last), (None, ()))
         found[probe.first, probe.last] = governed, (*probes, rule)
     # The widest first: each region takes the place of its blocks in the narrowest one that holds them.
@@ -227,13 +227,6 @@ def _main(table: HookTable, acting: Mapping[Site, Cell], looking: Mapping[int, L
         return Region(*pair, found[pair][0], tuple(within), found[pair][1])
 
     return region(ordered[0], ordered[1:])
-
-
-def probe_of(table: HookTable, rule: int) -> methods.Probe:
-    """What an online rule of a table looks at."""
-    probe = methods.get(table.rules[rule].method).probe(placement_of(table, rule, BRANCHES[0]))
-    assert probe is not None
-    return probe
 
 
 def _looking(table: HookTable, branch: str, step: int, cells: Mapping[Site, Cell]) -> Iterator[tuple[int, Looking]]:

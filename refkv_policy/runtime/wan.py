@@ -15,6 +15,7 @@ from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.utils import apply_lora_scale
 from torch import Tensor, nn
 
+from refkv_policy.compiler.lower import MAY_RUN, outer, unasked
 from refkv_policy.compiler.table import (
     BRANCHES,
     COMPUTE,
@@ -27,7 +28,9 @@ from refkv_policy.compiler.table import (
     HookTable,
     Layout,
 )
+from refkv_policy.compiler.walk import hints_apart
 from refkv_policy.plan.selectors import Site
+from refkv_policy.profiles.sites import STEP
 from refkv_policy.runtime.attention import unsupported
 from refkv_policy.runtime.call import Call, Inputs, Run
 from refkv_policy.runtime.cells import CallPlan, Cell
@@ -78,8 +81,13 @@ def stacks(model: Any) -> dict[str, Any]:
 
 def unsupported_cell(table: HookTable, actions: Mapping[tuple[str, str | None], str] = ACTIONS) -> str | None:
     """The first cell that the executor cannot do, in words; None when it can do them all."""
+    tree, apart = table.tree, hints_apart(table)
     for row, branch, step, action in table.cells(BRANCHES):
-        if action not in actions.get(row.at.kind, ""):
+        around = None if row.at == STEP else table.by_at[outer(tree, table.by_at, row.at, apart)].actions(branch)[step]
+        # No compiler writes these: a value that no rule keeps, a site left out although what it lies inside is computed.
+        unruled = row.rule is None and action not in COMPUTE + UNREACHED
+        dropped = action == UNREACHED and around in MAY_RUN and unasked(tree, row.at)
+        if unruled or dropped or action not in actions.get(row.at.kind, ""):
             return f"{action!r} at {row.site}, step {step}, {branch}"
     return None
 
