@@ -10,7 +10,11 @@ from refkv_policy import methods
 from refkv_policy.audit.decision import Decision
 from refkv_policy.audit.record import quoted
 from refkv_policy.compiler.placement import placement_of
-from refkv_policy.compiler.table import BRANCHES, COMPUTED, ONLINE, SERVED, HookTable
+from refkv_policy.compiler.table import BRANCHES, COMPUTED, ONLINE, SERVED, UNREACHED, HookTable
+
+
+WITHHELD = frozenset({"error", "unknown_step"})
+"""Why a whole call was computed without the cache."""
 
 
 class Decider:
@@ -39,7 +43,9 @@ class Decider:
         mine = [d for d in decisions if d.site in rows]
         undecided = [d for d in mine if d.planned == ONLINE]
         found = self._alike(undecided)
-        if self._online is None:
+        # Where none of its sites was reached, or nothing of the call was cached, the rule was not asked.
+        asked = any(d.action != UNREACHED and d.reason not in WITHHELD for d in mine)
+        if self._online is None or not asked:
             return found
         signal = undecided[0].signal if undecided else None
         if signal is not None and not math.isfinite(signal):

@@ -53,11 +53,11 @@ def lower(tree: Tree, placed: Sequence[Placed], grid: Grid, step_row: str) -> Lo
     Raises MethodError (with the rule's index as `rule`) where a method cannot honour its rule at a site.
     """
     passes = {branch: _Pass(tree, placed, grid, step_row, branch) for branch in BRANCHES}
-    history, longest = dict.fromkeys(range(len(placed)), 1), dict[int, int | None]()
+    history, longest = dict[int, int](), dict[int, int | None]()
     for each in passes.values():
         for site, lowered in each.lowered.items():
             rule = each.owner[site]
-            history[rule] = max(history[rule], lowered.history)
+            history[rule] = max(history.get(rule, 0), lowered.history)
             longest[rule] = lowered.longest
     for each in passes.values():
         # What no later cell reads is not kept: known once a rule's longest history is.

@@ -60,12 +60,16 @@ class Call:
 
     def servable(self, cell: Cell) -> bool:
         """Whether `serve` would give a value, for a cell that is not decided online."""
-        return cell.action in SERVED and self.withheld is None and self.store.history(cell) is not None
+        if cell.action not in SERVED or self.withheld is not None:
+            return False
+        return (cell.action == FORECAST and cell.history == 0) or self.store.history(cell) is not None
 
     def serve(self, cell: Cell) -> Tensor | None:
         """The value that an `R` or `F` cell, or a `?` cell, stands for; None where it has to be computed (then `keep` it)."""
         if cell.action == ONLINE:
             return self._serve_online(cell)
+        if cell.action == FORECAST and cell.history == 0 and self.withheld is None:
+            return self._predicted(cell, ())
         history = self._history(cell)
         if history is None:
             return None
@@ -77,12 +81,13 @@ class Call:
         return value
 
     def _predicted(self, cell: Cell, history: Sequence[Kept]) -> Tensor:
-        """What the rule's method makes of observations, in the dtype that they were kept from."""
+        """What the rule's method makes of observations, in the dtype that they were kept from; of none, in its own."""
         rule = self.rules[cell.rule or 0]
         gate = self.gates.get(cell.rule or 0)
         now = Now(cell.sigma, cell.step, site_named(cell.site), None if gate is None else gate.value, self.base)
         seen = [kept.observation() for kept in history]
-        return methods.get(rule.method).predict(seen, now, rule.params).to(history[0].dtypes[0])
+        value = methods.get(rule.method).predict(seen, now, rule.params)
+        return value.to(history[0].dtypes[0]) if history else value
 
     def _history(self, cell: Cell) -> Sequence[Kept] | None:
         """What a served cell reads, its age noted where it is not the planned one; None where it is not served."""
