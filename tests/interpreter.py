@@ -166,7 +166,9 @@ class _Call:
         if kept is None:
             block = self.model.vace_blocks[j]
             if j == 0:
-                control = self.model.vace_patch_embedding(self.inputs["control_hidden_states"]).flatten(2).transpose(1, 2)
+                control = (
+                    self.model.vace_patch_embedding(self.inputs["control_hidden_states"]).flatten(2).transpose(1, 2)
+                )
                 below = block.proj_in(control) + self.x0
             else:
                 below = self.state(j - 1)

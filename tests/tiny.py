@@ -5,6 +5,7 @@ Random hints carry no meaning: for tests of mechanics only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from diffusers.hooks import apply_group_offloading
 from torch import Tensor, nn
 from transformers import UMT5EncoderModel
 
+from refkv_policy import methods
 from refkv_policy.compiler import HookTable, Row, TableRule, compile_plan
 from refkv_policy.compiler.sigmas import sigma_grid
 from refkv_policy.mini.architecture import build_tokenizer, text_encoder_config
@@ -160,12 +162,8 @@ def compiled(
     model: WanVACETransformer3DModel, caches: str, *, steps: int = 6, guidance: str = "[5.0, 1.0]", shift: float = 3.0
 ) -> HookTable:
     """The table of a plan whose rules are the given YAML list, each entry a line or block indented by two."""
-    risks = ("lossy-hint-cache", "stale-chain", "fewer-steps")
-    carried = {"lossy-hint-cache": "hint_", "stale-chain": "chain: stale", "fewer-steps": "step_schedule"}
     lines = [
-        f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n"
-        for risk in risks
-        if carried[risk] in caches or (risk == "fewer-steps" and "tier: S" in caches)
+        f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n" for risk in risks_of(caches)
     ]
     text = (
         f"version: 1\nkind: plan\nname: test\nmodels: [any]\nrun:\n  steps: [{steps}]\n"
@@ -177,6 +175,17 @@ def compiled(
     plan, diagnostics = parse_plan(text, "test.yaml")
     assert plan is not None, diagnostics
     return compile_plan(plan, model, steps)
+
+
+def risks_of(caches: str) -> list[str]:
+    """The risks that rules carry, from their text alone: each `method:` with a `chain: stale` that follows it."""
+    found: dict[str, None] = {}
+    for rule in caches.split("- {name")[1:] or caches.split("- name")[1:]:
+        name = re.search(r"method: (\w+)", rule)
+        params = {"chain": "stale"} if "chain: stale" in rule else {}
+        if name is not None and name[1] in methods.names():
+            found |= dict.fromkeys(methods.get(name[1]).risks(params))
+    return list(found)
 
 
 def written(

@@ -12,7 +12,6 @@ from refkv_policy.audit.record import quoted
 from refkv_policy.compiler.placement import placement_of
 from refkv_policy.compiler.table import BRANCHES, COMPUTED, ONLINE, SERVED, UNREACHED, HookTable
 
-
 WITHHELD = frozenset({"error", "unknown_step"})
 """Why a whole call was computed without the cache."""
 

@@ -51,7 +51,9 @@ def build(
         sampler=plan.run.sampler.name,
         flow_shift=plan.run.sampler.flow_shift,
         guidance=plan.run.guidance,
-        rules=tuple(_table_rule(plan, p, lowering.history.get(n, 1), lowering.longest.get(n)) for n, p in enumerate(used)),
+        rules=tuple(
+            _table_rule(plan, p, lowering.history.get(n, 1), lowering.longest.get(n)) for n, p in enumerate(used)
+        ),
         rows=lowering.rows,
         attention_dtype=plan.quantization.attention.dtype,
         quantized=quantized,

@@ -148,7 +148,9 @@ class Call:
         if self.withheld is not None or gate is None or gate.step != self.plan.step:
             self._note(cell, COMPUTE, self.withheld or NO_STATE)
             return
-        reason = self.store.missing(cell) if gate.serves else None
+        # With nothing to compare with, it was computed for want of what was dropped, not because a rule said so.
+        dropped = self.store.dropped(cell)
+        reason = dropped or NO_STATE if gate.serves else dropped if gate.signal is None else None
         held = cell.retained > 0 and reason != BUDGET and self.store.keep(cell, *parts)
         if not held and cell.retained > 0:
             reason = BUDGET

@@ -94,7 +94,11 @@ class Store:
 
     def missing(self, cell: Cell) -> str:
         """Why a served cell has nothing to read."""
-        return self._why.get((cell.branch, cell.position), NO_STATE)
+        return self.dropped(cell) or NO_STATE
+
+    def dropped(self, cell: Cell) -> str | None:
+        """Why what was kept at the cell's site was dropped; None where nothing was, or something is held."""
+        return self._why.get((cell.branch, cell.position))
 
     def trim(self, cell: Cell, count: int) -> None:
         """Drop all but the `count` newest observations of the cell's site."""
