@@ -64,9 +64,12 @@ class Report:
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Speed, error and memory over the scopes of the one plan; of several plans each scope has its own."""
-        entries = [scope.entry for scope in self.scopes]
-        return facts(entries) if len({scope.plan for scope in self.scopes}) == 1 else ()
+        """Speed, error and memory over the scopes of the one plan; of several plans each scope has its own.
+
+        None of a document that was edited: there is no telling who wrote its figures.
+        """
+        one = len({scope.plan for scope in self.scopes}) == 1 and self.verdict.word != "edited"
+        return facts([scope.entry for scope in self.scopes]) if one else ()
 
     @property
     def title(self) -> str:

@@ -312,6 +312,43 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(opened: Any) -> None:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+@pytest.mark.parametrize("width", [1400, 1024, 768])
+def test_no_table_or_picture_is_cut_on_a_wide_screen(opened: Any, width: int) -> None:
+    """With every part unfolded nothing but a step × site map is wider than its place, and no row is a tower."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        opened.execute_script("for (const each of document.querySelectorAll('details')) each.open = true")
+        cut = opened.execute_script(
+            "return [...document.querySelectorAll('.scroll, picture')].filter((part) => !part.querySelector('.map:not(.heat)'))"
+            ".filter((part) => part.scrollWidth > part.clientWidth).map((part) => part.outerHTML.slice(0, 120))"
+        )
+        assert cut == []
+        tallest = "return Math.max(...[...document.querySelectorAll('td')].map((cell) => cell.offsetHeight))"
+        assert opened.execute_script(tallest) < 200
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_plots_turn_on_dark_ground_only(opened: Any) -> None:
+    """By the system's theme and by the toggle, whichever of them counts."""
+    filters = "return [...document.images].map((image) => getComputedStyle(image).filter)"
+    for system, chosen, turned in (
+        ("light", "auto", False), ("dark", "auto", True), ("dark", "light", False), ("light", "dark", True),
+    ):  # fmt: skip
+        _theme(opened, system)
+        opened.execute_script("setTheme(arguments[0])", chosen)
+        assert {text != "none" for text in opened.execute_script(filters)} == {turned}, (system, chosen)
+
+
+def test_one_video_alone_is_not_blown_up(browser: Any, tmp_path: Path) -> None:
+    """96 pixels are enlarged, and do not fill the screen."""
+    write_clip(tmp_path / "output.mp4", sample.numbered(), 16)
+    write_page(make_report(read_inputs([tmp_path])), tmp_path / "report.html")
+    _open(browser, tmp_path / "report.html")
+    assert 96 < browser.execute_script("return document.querySelector('canvas.panel').clientWidth") <= 360
+
+
 def test_the_panels_of_a_run_folder_are_cut_out(browser: Any, tmp_path: Path) -> None:
     """From the one video that `refkv run` left, each panel shows its part, on the same frame."""
     clips = [(name, sample.numbered(offset=base - 20)) for name, base in BASES.items()]
