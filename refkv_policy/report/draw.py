@@ -54,14 +54,14 @@ def picture(plot: Plot, kind: Literal["png", "svg"] = "png", width: float = WIDE
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a name in a script that the font lacks: boxes
         figure = Figure(figsize=(width, _height(plot, width)), dpi=DPI, layout="constrained")
         axes = figure.add_subplot()
+        if kind == "png":  # the page has a heading of its own
+            axes.set_title(visible(_title(plot)), loc="left", fontweight="bold")
         if isinstance(plot, Chart):
             _draw_chart(figure, axes, plot, width)
         elif isinstance(plot, HeatMap):
             _draw_heat(axes, plot)
         else:
             _draw_map(axes, plot)
-        if kind == "png":
-            axes.set_title(visible(_title(plot)), loc="left", fontweight="bold")
         held = io.BytesIO()
         figure.savefig(held, format=kind, metadata=METADATA[kind], transparent=kind == "svg")
     return held.getvalue()

@@ -94,6 +94,16 @@ def test_an_svg_is_the_same_bytes_each_time_and_asks_for_nothing() -> None:
     assert b"<script" not in first
 
 
+def test_a_picture_has_its_title_and_the_page_gives_its_own() -> None:
+    """Ink in the strip above the axes of a PNG, more of it under a longer title; an SVG leaves the title to the page."""
+    ink = []
+    for title in ("Title", "A title of many words"):
+        strip = Image.open(io.BytesIO(picture(_chart([(0.0, 1.0, ""), (1.0, 2.0, "")], title=title)))).convert("L")
+        ink.append(sum(strip.crop((0, 0, strip.width, 16)).histogram()[:128]))
+    assert 0 < ink[0] < ink[1]
+    assert "Title" not in _texts(_svg(_chart([(0.0, 1.0, ""), (1.0, 2.0, "")])))
+
+
 def test_a_users_matplotlib_settings_change_nothing() -> None:
     """Fonts, sizes and colours of a matplotlibrc do not reach the picture, and ours do not reach other figures."""
     import matplotlib as mpl
