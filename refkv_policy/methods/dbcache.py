@@ -17,7 +17,7 @@ from refkv_policy.methods.residual_reuse import ResidualReuse
 
 
 class Served(NamedTuple):
-    """Calls served in a row, and in all, before the newest one. pending: the newest was to be served, and nothing said otherwise."""
+    """Calls served in a row, and in all, before the newest. pending: that is to be served, and nothing has said otherwise."""
 
     run: int = 0
     total: int = 0
@@ -64,9 +64,17 @@ class DBCache(ResidualReuse):
     params_schema: ClassVar[Mapping[str, Any]] = {
         "type": "object",
         "properties": {
-            "delta": {"type": "number", "exclusiveMinimum": 0, "description": "δ: the relative change at which to compute"},
+            "delta": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "description": "δ: the relative change at which to compute",
+            },
             "k": {"type": "integer", "minimum": 1, "description": "most reuses in a row. No bound unless said"},
-            "most": {"type": "integer", "minimum": 1, "description": "most reuses in all, in a branch. No bound unless said"},
+            "most": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "most reuses in all, in a branch. No bound unless said",
+            },
             "retain": {"type": "integer", "minimum": 1, "description": "first steps always computed. 1 unless said"},
             "hints": HINTS,
         },
