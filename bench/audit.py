@@ -17,6 +17,7 @@ from pathlib import Path
 
 from refkv_policy.audit import AuditWriter, Decision, Folded, fold, verify
 from refkv_policy.compiler.table import HookTable, Layout, Row, TableRule
+from refkv_policy.plan.selectors import Site
 
 MAIN, VACE, STEPS, BRANCHES, REQUESTS = 30, 15, 50, ("cond", "uncond"), 4
 PARTS = (None, "self", "cross", "ffn", "text_kv")
@@ -45,13 +46,13 @@ def make_table(online: bool) -> HookTable:
                 kept = part == "text_kv" or (part == "ffn" and stack == "vace")
                 name = "text_kv" if kept else part
                 actions = (text if n < deep else deep_text) if kept else every if n < deep else block
-                rows.append(Row(stack, n, name, actions, actions, 0 if kept else None))
+                rows.append(Row(Site(stack, n, name), actions, actions, 0 if kept else None))
     for n in range(VACE):
         actions = hint if n >= 8 else every
-        rows.append(Row("hint", n, None, actions, actions, 1 if n >= 8 else None))
+        rows.append(Row(Site("hint", n), actions, actions, 1 if n >= 8 else None))
     if online:
-        rows = [Row(r.stack, r.index, r.part, "?" * STEPS, "?" * STEPS, 0) for r in rows]
-    rules = (TableRule("text", "text_kv", "P0", None, 1), TableRule("hints", "hint_reuse", "P1", "lossy", 1))
+        rows = [Row(r.at, "?" * STEPS, "?" * STEPS, 0) for r in rows]
+    rules = (TableRule("text", "text_kv", "P0", (), 1), TableRule("hints", "hint_reuse", "P1", ("lossy",), 1))
     sigmas = tuple(1 - n / STEPS for n in range(STEPS))
     layout = Layout("wan-vace", MAIN, tuple(range(0, MAIN, 2)), 1536, 8960, 12, (1, 2, 2))
     return HookTable(

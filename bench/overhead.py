@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from refkv_policy.compiler.sigmas import sigma_grid
 from refkv_policy.compiler.table import BRANCHES, HookTable, Row
 from refkv_policy.plan.model import Sampler
+from refkv_policy.plan.selectors import Site
 from refkv_policy.runtime import attach, wan_vace
 
 GOAL = 1.01
@@ -73,9 +74,9 @@ def stub_blocks(model: WanVACETransformer3DModel) -> None:
 def computing_table(model: WanVACETransformer3DModel) -> HookTable:
     """The table that computes everything: one row a site, as the compiler writes it for a plan without rules."""
     layout = wan_vace.layout_of(model)
-    sites: list[tuple[str, int | None]] = [("step", None)]
+    sites = [Site("step")]
     for stack, count in (("main", layout.main_blocks), ("vace", len(layout.vace_at)), ("hint", len(layout.vace_at))):
-        sites += [(stack, index) for index in range(count)]
+        sites += [Site(stack, index) for index in range(count)]
     actions = "." * STEPS
     return HookTable(
         plan="nothing",
@@ -89,7 +90,7 @@ def computing_table(model: WanVACETransformer3DModel) -> HookTable:
         flow_shift=SHIFT,
         guidance=(5.0,),
         rules=(),
-        rows=tuple(Row(stack, index, None, actions, actions) for stack, index in sites),
+        rows=tuple(Row(site, actions, actions) for site in sites),
     )
 
 

@@ -5,6 +5,7 @@ Random hints carry no meaning: for tests of mechanics only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,10 +18,11 @@ from diffusers.hooks import apply_group_offloading
 from torch import Tensor, nn
 from transformers import UMT5EncoderModel
 
+from refkv_policy import methods
 from refkv_policy.compiler import HookTable, Row, TableRule, compile_plan
 from refkv_policy.compiler.sigmas import sigma_grid
 from refkv_policy.mini.architecture import build_tokenizer, text_encoder_config
-from refkv_policy.plan import Sampler, parse_plan
+from refkv_policy.plan import Sampler, Site, parse_plan
 from refkv_policy.runtime import wan_vace
 
 torch.set_num_threads(1)
@@ -160,12 +162,8 @@ def compiled(
     model: WanVACETransformer3DModel, caches: str, *, steps: int = 6, guidance: str = "[5.0, 1.0]", shift: float = 3.0
 ) -> HookTable:
     """The table of a plan whose rules are the given YAML list, each entry a line or block indented by two."""
-    risks = ("lossy-hint-cache", "stale-chain", "fewer-steps")
-    carried = {"lossy-hint-cache": "hint_", "stale-chain": "chain: stale", "fewer-steps": "step_schedule"}
     lines = [
-        f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n"
-        for risk in risks
-        if carried[risk] in caches
+        f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n" for risk in risks_of(caches)
     ]
     text = (
         f"version: 1\nkind: plan\nname: test\nmodels: [any]\nrun:\n  steps: [{steps}]\n"
@@ -177,6 +175,17 @@ def compiled(
     plan, diagnostics = parse_plan(text, "test.yaml")
     assert plan is not None, diagnostics
     return compile_plan(plan, model, steps)
+
+
+def risks_of(caches: str) -> list[str]:
+    """The risks that rules carry, from their text alone: each `method:` with a `chain: stale` that follows it."""
+    found: dict[str, None] = {}
+    for rule in caches.split("- {name")[1:] or caches.split("- name")[1:]:
+        name = re.search(r"method: (\w+)", rule)
+        params = {"chain": "stale"} if "chain: stale" in rule else {}
+        if name is not None and name[1] in methods.names():
+            found |= dict.fromkeys(methods.get(name[1]).risks(params))
+    return list(found)
 
 
 def written(
@@ -199,18 +208,17 @@ def written(
         name, _, rule = site.partition("@")
         rows_by_site[name] = actions, int(rule or 0) if rules else None
     count = {"main": layout.main_blocks, "vace": len(layout.vace_at), "hint": len(layout.vace_at)}
-    sites = [("step", None, None)]
+    sites = [Site("step")]
     for stack in ("main", "vace", "hint"):
         for index in range(count[stack]):
-            sites.append((stack, index, None))
+            sites.append(Site(stack, index))
             if f"{stack}[{index}].text_kv" in rows_by_site:
-                sites.append((stack, index, "text_kv"))
+                sites.append(Site(stack, index, "text_kv"))
     result = []
-    for stack, index, part in sites:
-        name = Row(stack, index, part, "", "").site
-        actions, rule = rows_by_site.pop(name, ("." * steps, None))
+    for site in sites:
+        actions, rule = rows_by_site.pop(str(site), ("." * steps, None))
         cond, uncond = (actions, actions) if isinstance(actions, str) else actions
-        result.append(Row(stack, index, part, cond, uncond, rule))
+        result.append(Row(site, cond, uncond, rule))
     assert not rows_by_site, f"no such sites: {list(rows_by_site)}"
     return HookTable(
         plan="by hand",
@@ -230,7 +238,7 @@ def written(
 
 def rule(method: str = "hint_reuse", *, history: int = 1, tier: str = "P1", **others: Any) -> TableRule:
     """A rule of a table written by hand."""
-    return TableRule(name="by hand", method=method, tier=tier, risk=None, history=history, **others)
+    return TableRule(name="by hand", method=method, tier=tier, risks=(), history=history, **others)
 
 
 def offload_groups(model: WanVACETransformer3DModel, level: str) -> None:

@@ -6,47 +6,24 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from refkv_policy.audit.decision import Decision
 from refkv_policy.audit.record import quoted
 from refkv_policy.compiler.table import ACTIONS, ONLINE
+from refkv_policy.plan.selectors import Site, site_named
 
-STACKS = ("step", "main", "vace", "hint", "cfg")
 DONE = frozenset(ACTIONS) - {ONLINE}
 """What can have happened at a site: every action but `?`, which only a table holds."""
 MAX_SITES = 4_000
 """Sites that one step line may name."""
 
-_NUMBER = "(0|[1-9][0-9]{0,3})"
-_SITES = re.compile(rf"({'|'.join(STACKS)})(?:\[{_NUMBER}(?:-{_NUMBER})?\])?(?:\.([a-z][a-z0-9_]{{0,31}}))?")
-
-
-class Place(NamedTuple):
-    """A site, taken apart; ordered by stack, part and index. `number` is -1 and `part` empty where there is none."""
-
-    rank: int
-    part: str
-    number: int
-
-    @property
-    def stack(self) -> str:
-        """`step`, `main`, `vace`, `hint` or `cfg`."""
-        return STACKS[self.rank]
-
-
-@lru_cache(maxsize=8192)
-def place(site: str) -> Place:
-    """The place of one site's name. Raises ValueError when it is not one."""
-    first, last = _range(site)
-    if first != last:
-        raise ValueError(f"{quoted(site)} names several sites")
-    return first
+_RANGE = re.compile(r"([a-z]+)\[(0|[1-9][0-9]{0,3})-(0|[1-9][0-9]{0,3})\]((?:\.[a-z][a-z0-9_]{0,31})?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A step's decisions, ready to be logged. `entries` are JSON-ready; `decisions` are in the order of `Place`."""
+    """A step's decisions, ready to be logged. `entries` are JSON-ready; `decisions` are in the order of `Site.order`."""
 
     entries: tuple[Mapping[str, Any], ...]
     decisions: tuple[Decision, ...]
@@ -57,7 +34,7 @@ def fold(decisions: Iterable[Decision]) -> Folded:
 
     The result may be kept and logged many times: what is static in a run need not be folded again.
     """
-    ordered = sorted(((place(d.site), d) for d in decisions), key=_place_of)
+    ordered = sorted(((site_named(d.site), d) for d in decisions), key=_order_of)
     entries: list[dict[str, Any]] = []
     start = end = None
     same: tuple[Any, ...] = ()
@@ -94,7 +71,7 @@ def expand(entries: Any) -> tuple[Decision, ...]:
 
 def fold_names(values: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """A mapping by site, its keys folded to ranges where consecutive sites hold equal values."""
-    ordered = sorted(((place(site), value) for site, value in values), key=_place_of)
+    ordered = sorted(((site_named(site), value) for site, value in values), key=_order_of)
     result: dict[str, Any] = {}
     n = 0
     while n < len(ordered):
@@ -108,22 +85,23 @@ def fold_names(values: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _place_of(pair: tuple[Place, Any]) -> Place:
-    return pair[0]
+def _order_of(pair: tuple[Site, Any]) -> tuple[int, bool, str, int]:
+    return pair[0].order
 
 
-def _follows(end: Place, at: Place) -> bool:
-    return 0 <= end.number == at.number - 1 and end.rank == at.rank and end.part == at.part
+def _follows(end: Site, at: Site) -> bool:
+    if end.index is None or at.index is None or end.last is not None or at.last is not None:
+        return False
+    return end.index == at.index - 1 and (end.stack, end.part) == (at.stack, at.part)
 
 
-def _name(start: Place, end: Place) -> str:
-    text = start.stack
-    if start.number >= 0:
-        text += f"[{start.number}]" if start == end else f"[{start.number}-{end.number}]"
-    return f"{text}.{start.part}" if start.part else text
+def _name(start: Site, end: Site) -> str:
+    if start == end:
+        return str(start)
+    return f"{start.stack}[{start.index}-{end.index}]" + (f".{start.part}" if start.part else "")
 
 
-def _entry(start: Place, end: Place, told: tuple[Any, ...]) -> dict[str, Any]:
+def _entry(start: Site, end: Site, told: tuple[Any, ...]) -> dict[str, Any]:
     action, planned, reason, age, signal, threshold = told
     entry: dict[str, Any] = {"site": _name(start, end), "action": action}
     if planned != action:
@@ -134,26 +112,22 @@ def _entry(start: Place, end: Place, told: tuple[Any, ...]) -> dict[str, Any]:
     return entry
 
 
-@lru_cache(maxsize=8192)
-def _range(text: str) -> tuple[Place, Place]:
-    match = _SITES.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{quoted(text)} is not a site")
-    stack, first, last, part = match.groups()
-    start = Place(STACKS.index(stack), part or "", -1 if first is None else int(first))
-    end = start if last is None else start._replace(number=int(last))
-    if last is not None and end.number <= start.number:
-        raise ValueError(f"{quoted(text)} is not a site: the range does not ascend")
-    return start, end
-
-
 @lru_cache(maxsize=1024)
 def _expanded(text: str) -> tuple[str, ...]:
-    start, end = _range(text)
-    if end.number - start.number >= MAX_SITES:
+    """The sites of a name as `_name` writes it. Raises ValueError when it is not one."""
+    match = _RANGE.fullmatch(text)
+    try:
+        if match is None:
+            return (str(site_named(text)),)
+        stack, first, last, part = match[1], int(match[2]), int(match[3]), match[4]
+        site_named(f"{stack}[{first}]{part}")
+    except ValueError:
+        raise ValueError(f"{quoted(text)} is not a site") from None
+    if last <= first:
+        raise ValueError(f"{quoted(text)} is not a site: the range does not ascend")
+    if last - first >= MAX_SITES:
         raise ValueError(f"{quoted(text)} names more than {MAX_SITES} sites")
-    places = (start._replace(number=n) for n in range(start.number, end.number + 1))
-    return tuple(_name(p, p) for p in places)
+    return tuple(f"{stack}[{n}]{part}" for n in range(first, last + 1))
 
 
 def _names(site: Any) -> tuple[str, ...]:

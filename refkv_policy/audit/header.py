@@ -8,12 +8,16 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from refkv_policy.audit.fold import place
 from refkv_policy.audit.record import SCHEMA, AuditError, quoted
-from refkv_policy.compiler.table import ACTIONS, BRANCHES, HookTable
+from refkv_policy.compiler.table import ACTIONS, BRANCHES, HookTable, Layout
+from refkv_policy.profiles.families import names as family_names
 
 RESERVED = frozenset({"kind", "schema", "request", "session", "table", "prev", "hash"})
 """Keys that the writer sets and a caller's header may not hold."""
+
+
+MOST_BLOCKS = 1_000
+"""Of a model: a log that names more is no log of one."""
 
 
 def now() -> str:
@@ -125,18 +129,33 @@ def _unsound(table: HookTable) -> str | None:
         return "the evaluated steps do not ascend within the step count"
     if len(table.sigmas) < steps or not all(type(s) in (int, float) for s in table.sigmas):
         return "it does not hold one sigma a step"
+    if (wrong := _unsound_layout(table.layout)) is not None:
+        return wrong
     for row in table.rows:
-        if type(row.stack) is not str or not (row.part is None or type(row.part) is str):
-            return f"it has a row of stack {quoted(row.stack)} and part {quoted(row.part)}"
-        if not (row.index is None or _is_index(row.index)):
-            return f"it has a row of index {quoted(row.index)}"
-        place(row.site)
+        site = row.at
+        if type(site.stack) is not str or not (site.part is None or type(site.part) is str):
+            return f"it has a row of stack {quoted(site.stack)} and part {quoted(site.part)}"
+        if not all(number is None or _is_index(number) for number in (site.index, site.last)):
+            return f"it has a row of index {quoted(site.index)}"
+        if site not in table.tree:
+            return f"{quoted(row.site)} is no site of a {quoted(table.layout.family)} model of these layers"
         for actions in (row.cond, row.uncond):
             if type(actions) is not str or len(actions) != steps or not set(actions) <= set(ACTIONS):
                 return f"the row {row.site} does not hold one action a step"
         if row.rule is not None and not (_is_index(row.rule) and row.rule < len(table.rules)):
             return f"the row {row.site} names the rule {quoted(row.rule)}, which is not there"
-    return None if len(table.by_site) == len(table.rows) else "it holds one site twice"
+    return None if len(table.by_at) == len(table.rows) else "it holds one site twice"
+
+
+def _unsound_layout(layout: Layout) -> str | None:
+    if type(layout.family) is not str or layout.family not in family_names():
+        return f"no model family {quoted(layout.family)} is known"
+    if not _is_index(layout.main_blocks) or layout.main_blocks > MOST_BLOCKS:
+        return f"main_blocks is {quoted(layout.main_blocks)}"
+    at = layout.vace_at
+    if not all(_is_index(i) and i < layout.main_blocks for i in at) or list(at) != sorted(set(at)):
+        return "its hints are added after no ascending main blocks"
+    return None
 
 
 def _is_index(value: Any) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from refkv_policy.audit.decision import Decision
-from refkv_policy.audit.fold import Place, place
 from refkv_policy.audit.record import quoted
-from refkv_policy.compiler.table import COMPUTE, COMPUTE_KEEP, COMPUTED, ONLINE, SERVED, UNREACHED
+from refkv_policy.compiler.table import COMPUTE, COMPUTE_KEEP, COMPUTED, ONLINE, SERVED, UNREACHED, HookTable
+from refkv_policy.plan.selectors import Site, site_named
+from refkv_policy.profiles.sites import Tree
 
 REASONS = frozenset({"no_state", "budget", "unknown_step", "new_control", "error"})
 """Why a cell that was to be served may be computed instead."""
@@ -17,7 +18,7 @@ CHAIN = "chain"
 """Why a block that the table does not reach may be computed: a departed site needs it."""
 
 
-def faults(decisions: Iterable[Decision]) -> list[str]:
+def faults(decisions: Iterable[Decision], table: HookTable) -> list[str]:
     """What is illegal in one step of one branch, each decision's `planned` being the table's cell; as sentences.
 
     Legal are: what the table says, without a reason; `R`, `F` or `?` computed, for one of REASONS; `?` decided either
@@ -25,43 +26,46 @@ def faults(decisions: Iterable[Decision]) -> list[str]:
     when a departed site needs it; and anything not reached, when a site around it was served online.
     """
     told = list(decisions)
-    departed = [place(d.site) for d in told if d.action in COMPUTED and d.planned not in COMPUTED and d.reason]
-    online = [place(d.site) for d in told if d.planned == ONLINE and d.action in SERVED]
+    line = _Line(table.tree, {site_named(d.site): d for d in told})
     found = []
     for d in told:
         if d.action == d.planned and d.reason is None:
             continue
-        fault = _fault(d, departed, online)
+        fault = _fault(d, line)
         if fault is not None:
             found.append(f"{d.site}: {fault}")
-    if departed:
-        found.extend(_broken_chain(departed, {d.site: d for d in told}))
+    found.extend(_broken_chain(line))
     return found
 
 
-def needs(outer: Place, inner: Place) -> bool:
-    """Whether computing the site `outer` needs `inner` computed: what it contains, and the chain below a hint."""
-    if outer == inner or inner.stack in ("step", "cfg"):
-        return False
-    if outer.stack in ("step", "main") and outer.number < 0 and not outer.part:
-        return True
-    if outer.part:
-        return False
-    if outer.stack == "main":
-        return inner.stack == "main" and inner.number == outer.number
-    if inner.stack != "vace":
-        return False
-    last = outer.number if outer.stack == "hint" or inner.part else outer.number - 1
-    return outer.stack in ("vace", "hint") and inner.number <= last
+class _Line:
+    """One call's decisions beside the site tree. departed: computed though not planned. online: served though undecided."""
+
+    def __init__(self, tree: Tree, decisions: Mapping[Site, Decision]) -> None:
+        self.tree, self.decisions = tree, decisions
+        told = decisions.items()
+        self.departed = [s for s, d in told if d.action in COMPUTED and d.planned not in COMPUTED and d.reason]
+        self.online = [s for s, d in told if d.planned == ONLINE and d.action in SERVED]
+
+    def needed(self, inner: Site) -> bool:
+        """Whether computing a departed site needs `inner` computed."""
+        return any(inner in self.tree.required(outer) for outer in self.departed)
+
+    def skipped(self, inner: Site) -> bool:
+        """Whether `inner` is not reached because what it lies inside, or all that needs it, was served online."""
+        if any(self.tree.encloses(outer, inner) for outer in self.online):
+            return True
+        asked = next((s for s in (inner, *self.tree.around[inner]) if self.tree[s].on_demand), None)
+        users = () if asked is None or not self.online else self.tree.needed_by[asked]
+        return bool(users) and all(self.decisions[u].action not in COMPUTED for u in users if u in self.decisions)
 
 
-def _fault(d: Decision, departed: list[Place], online: list[Place]) -> str | None:
+def _fault(d: Decision, line: _Line) -> str | None:
     done = f"the table says {d.planned} and the run did {d.action}"
     if d.action == d.planned:
         return f"it gives the reason {quoted(d.reason)} for doing what the table says"
     if d.action == UNREACHED:
-        at = place(d.site)
-        if d.reason is None and d.planned != ONLINE and any(needs(outer, at) for outer in online):
+        if d.reason is None and line.skipped(site_named(d.site)):
             return None
         return f"{done}: it was skipped, and the table computes it or serves it"
     if d.action in SERVED:
@@ -75,8 +79,8 @@ def _fault(d: Decision, departed: list[Place], online: list[Place]) -> str | Non
     if d.planned == UNREACHED:
         if d.action != COMPUTE or d.reason not in REASONS | {CHAIN}:
             return f"{done}, for {quoted(d.reason)}; a site that is not reached may only be computed and not kept"
-        at = place(d.site)
-        return None if any(needs(outer, at) for outer in departed) else f"{done}, and no departed site needs it"
+        needed = line.needed(site_named(d.site))
+        return None if needed else f"{done}, and no departed site needs it"
     if d.reason not in REASONS:
         return f"{done}, for {quoted(d.reason)}, which is no reason to depart"
     if d.planned in SERVED or d.planned == ONLINE or (d.planned == COMPUTE_KEEP and d.action == COMPUTE):
@@ -84,15 +88,11 @@ def _fault(d: Decision, departed: list[Place], online: list[Place]) -> str | Non
     return f"{done}: it keeps a value that the table does not"
 
 
-def _broken_chain(departed: list[Place], by_site: Mapping[str, Decision]) -> list[str]:
-    """A departed hint or VACE block that was computed although the block it is computed from was not reached."""
-    found = []
-    for at in departed:
-        if at.part or at.stack not in ("vace", "hint"):
-            continue
-        below = f"vace[{at.number if at.stack == 'hint' else at.number - 1}]"
-        if below in by_site and by_site[below].action == UNREACHED:
-            found.append(
-                f"{at.stack}[{at.number}]: it was computed, yet {below}, which it is computed from, was not reached"
-            )
-    return found
+def _broken_chain(line: _Line) -> list[str]:
+    """A departed site that was computed although what it is computed from was not reached."""
+    return [
+        f"{at}: it was computed, yet {source}, which it is computed from, was not reached"
+        for at in line.departed
+        for source in line.tree[at].needs
+        if source in line.decisions and line.decisions[source].action == UNREACHED
+    ]

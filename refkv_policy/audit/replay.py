@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from refkv_policy.audit.decide import Decider
 from refkv_policy.audit.decision import Decision
 from refkv_policy.audit.header import same_sigma
 from refkv_policy.audit.legal import DROPPED, faults
 from refkv_policy.audit.read import Header, StepLine
 from refkv_policy.audit.record import OUTCOMES, plain, quoted
 from refkv_policy.audit.totals import Totals
-from refkv_policy.compiler.table import BRANCHES, COMPUTE, COMPUTE_KEEP, COMPUTED, SERVED
+from refkv_policy.compiler.table import BRANCHES, COMPUTE, COMPUTE_KEEP, COMPUTED, ONLINE, SERVED
 
 MANY = 5
 """Faults of one kind in one line that are told one by one."""
@@ -44,6 +45,11 @@ class Replay:
         self._ordinal = {step: n for n, step in enumerate(self.table.evaluated)}
         self._kept: dict[tuple[str, str], int] = {}
         self._refreshed = {b: self._refreshes(b) for b in header.branches}
+        self._deciders = {
+            n: Decider(self.table, n, header.branches)
+            for n in range(len(self.table.rules))
+            if any(ONLINE in row.actions(b) for row in self.table.governed(n) for b in header.branches)
+        }
 
     @property
     def whole(self) -> bool:
@@ -100,6 +106,7 @@ class Replay:
                 told.append(
                     f"{branch} did not run at {len(absent)} of the steps that ran, the first of them {absent[0]}"
                 )
+        told += [note for decider in self._deciders.values() for note in decider.notes()]
         if self._unknown:
             told.append(f"calls without a place in the table, computed throughout: {self._unknown}")
         return told
@@ -196,7 +203,10 @@ class Replay:
                 kept[branch, d.site] = now
             elif d.action in COMPUTED and d.reason in DROPPED:
                 kept.pop((branch, d.site), None)
-        return found + faults(known)
+        found += faults(known, self.table)
+        for decider in self._deciders.values():
+            found += decider.step(step, branch, known)
+        return found
 
     def _age(self, d: Decision, now: int, kept: int | None, refreshed: int) -> list[str]:
         if kept is None:

@@ -49,7 +49,7 @@ class Scaffold:
             yield from ((site,) for site in each)
 
     def _site(self, stack: str, part: str | None) -> str:
-        if stack in ("step", "cfg"):
+        if stack in ("step", "cfg") or part == "span":
             return stack
         deep = stack == "hint" and self.profiles and all("deep" in p.sets.get("hint", {}) for p in self.profiles)
         return f"{stack}[{'deep' if deep else 'all'}]" + (f".{part}" if part else "")

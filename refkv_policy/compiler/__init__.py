@@ -9,7 +9,7 @@ from typing import Any
 
 from refkv_policy.compiler import rules
 from refkv_policy.compiler.build import build, layout_of
-from refkv_policy.compiler.predict import Prediction, Tally, branches_of, bytes_bound, bytes_needed, call_order, predict
+from refkv_policy.compiler.predict import Prediction, Tally, branches_of, bytes_bound, bytes_needed, predict
 from refkv_policy.compiler.static import check_acknowledgements, check_run, sound_rules
 from refkv_policy.compiler.table import BRANCHES, HookTable, Layout, Row, TableRule, retained
 from refkv_policy.plan.diagnostic import Diagnostic, PlanError, errors
@@ -29,7 +29,6 @@ __all__ = [
     "branches_of",
     "bytes_bound",
     "bytes_needed",
-    "call_order",
     "check_plan",
     "compile_all",
     "compile_plan",
@@ -89,7 +88,8 @@ def plan_profiles(plan: Plan) -> tuple[Profile, ...]:
 def profile_for(plan: Plan, profile: str | Profile | Any) -> Profile:
     """The profile that the plan is compiled against for a name, a profile or a transformer.
 
-    Raises PlanError when the plan does not list it, ValueError when the object is not a Wan VACE transformer.
+    Raises PlanError when the plan does not list it, ValueError when the object is no transformer of a
+    known family.
     """
     try:
         listed = plan_profiles(plan)

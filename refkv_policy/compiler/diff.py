@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from refkv_policy.compiler import Prediction, examine_plan, plan_profiles, predict, rules
 from refkv_policy.compiler.lock import DTYPE, attention_text, compact
+from refkv_policy.compiler.picture import kind_of, sites_text
 from refkv_policy.compiler.table import BRANCHES, HookTable, Row, TableRule
 from refkv_policy.plan.diagnostic import PlanError, errors
 from refkv_policy.plan.model import Acknowledgement, Plan, Shape
+from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles.cost import Workload
 
 Verdict = Literal["unchanged", "metadata", "behaviour", "added", "removed"]
@@ -130,8 +132,7 @@ def _tiers(tables: Mapping[Scope, HookTable]) -> tuple[str, ...]:
 
 
 def _risks(tables: Mapping[Scope, HookTable]) -> tuple[str, ...]:
-    named = {rule.risk for table in tables.values() for rule in table.rules if rule.risk}
-    return tuple(sorted({risk for text in named for risk in text.split(", ")}))
+    return tuple(sorted({risk for table in tables.values() for rule in table.rules for risk in rule.risks}))
 
 
 def _scope(
@@ -178,23 +179,18 @@ def _predict(plan: Plan | None, table: HookTable | None, shape: Shape) -> Predic
 def _rows(old: HookTable | None, new: HookTable | None) -> Iterator[RowChange]:
     """Changed rows, neighbours that changed alike on one line. A row without a rule reads as what the default does."""
     assert old is not None and new is not None
-    names = list(dict.fromkeys((*(r.site for r in new.rows), *(r.site for r in old.rows))))
-    found: list[tuple[tuple[str, str | None], int | None, str, str | None, str | None]] = []
-    for name in names:
-        before, after = old.by_site.get(name), new.by_site.get(name)
-        row = after or before
-        assert row is not None
+    sites = dict.fromkeys((*(r.at for r in new.rows), *(r.at for r in old.rows)))
+    found: list[tuple[Site, Site, str, str | None, str | None]] = []
+    for site in sites:
+        before, after = old.by_at.get(site), new.by_at.get(site)
         pairs = {b: (_actions(before, b), _actions(after, b)) for b in BRANCHES}
-        kind = (row.stack, row.part)
         if pairs["cond"] == pairs["uncond"]:
             pairs = {"both": pairs["cond"]}
-        found += [(kind, row.index, branch, *pair) for branch, pair in pairs.items() if pair[0] != pair[1]]
+        found += [(kind_of(site), site, branch, *pair) for branch, pair in pairs.items() if pair[0] != pair[1]]
     kinds = list(dict.fromkeys(f[0] for f in found))
-    found.sort(key=lambda f: (kinds.index(f[0]), f[2], f[1] or 0))
-    for (kind, branch, before_text, after_text), group in groupby(found, key=lambda f: (f[0], f[2], f[3], f[4])):
-        indexes = tuple(f[1] for f in group if f[1] is not None)
-        site = f"{kind[0]}[{compact(indexes)}]" if indexes else kind[0]
-        yield RowChange(site if kind[1] is None else f"{site}.{kind[1]}", branch, before_text, after_text)
+    found.sort(key=lambda f: (kinds.index(f[0]), f[2], f[1].order))
+    for (_, branch, before_text, after_text), group in groupby(found, key=lambda f: (f[0], f[2], f[3], f[4])):
+        yield RowChange(sites_text(f[1] for f in group), branch, before_text, after_text)
 
 
 def _actions(row: Row | None, branch: str) -> str | None:
@@ -224,8 +220,15 @@ def _facts(old: HookTable, new: HookTable) -> Iterator[Change]:
 
 
 def _settings(rule: TableRule) -> dict[str, str]:
-    value = {"method": rule.method, "tier": rule.tier, "risk": rule.risk or "none", "history": str(rule.history)}
+    value = {
+        "method": rule.method,
+        "tier": rule.tier,
+        "risk": ", ".join(rule.risks) or "none",
+        "history": str(rule.history),
+    }
     value |= {f"params.{k}": str(v) for k, v in sorted(rule.params.items())}
+    value |= {"keeps": rule.keeps} if rule.keeps != "output" else {}
+    value |= {"longest": str(rule.longest)} if rule.longest is not None else {}
     value |= {"store.dtype": rule.store_dtype, "store.device": rule.store_device}
     return value | ({"store.budget": f"{rule.budget} bytes"} if rule.budget is not None else {})
 

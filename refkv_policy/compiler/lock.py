@@ -9,20 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from refkv_policy.compiler import compile_all, human_bytes, plan_profiles, predict, rules
-from refkv_policy.compiler.picture import actions_text, site_label
+from refkv_policy.compiler.picture import actions_text, legend, site_label, sites_text
 from refkv_policy.compiler.picture import compact as compact
 from refkv_policy.compiler.predict import branches_of
 from refkv_policy.compiler.table import BRANCHES, HookTable
+from refkv_policy.compiler.walk import Case
 from refkv_policy.files import atomic_write
 from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.model import Plan
+from refkv_policy.plan.selectors import site_named
 from refkv_policy.profiles import Profile
 from refkv_policy.profiles.cost import Workload
 
-HEAD = (
-    "# refkv lock 1. Written by `refkv compile`; review it, do not edit it.\n"
-    "# C compute and keep  . compute  R reuse  F forecast  - not reached\n"
-)
+HEAD = "# refkv lock 1. Written by `refkv compile`; review it, do not edit it.\n"
 DTYPE = "bfloat16"
 """The dtype that a lock's bytes are counted in; `run` predicts for its own."""
 
@@ -37,7 +36,8 @@ def lock_text(plan: Plan) -> str:
     tables = compile_all(plan)  # first, since it tells of a profile that is not there
     profiles = {profile.name: profile for profile in plan_profiles(plan)}
     sections = [table_text(plan, table, profiles[name]) for (name, _), table in tables.items()]
-    return HEAD + "".join("\n" + section for section in sections)
+    head = f"{HEAD}# {legend(any(table.online for table in tables.values()))}\n"
+    return head + "".join("\n" + section for section in sections)
 
 
 def table_text(plan: Plan, table: HookTable, profile: Profile) -> str:
@@ -63,26 +63,22 @@ def attention_text(table: HookTable) -> str:
     if found is None:
         return table.attention_dtype
     native = [f"steps {compact(found.native_steps)}"] if found.native_steps else []
-    for stack in dict.fromkeys(site.partition("[")[0] for site in found.native_sites):
-        indexes = tuple(int(s.partition("[")[2][:-1]) for s in found.native_sites if s.startswith(f"{stack}["))
-        native.append(f"{stack}[{compact(indexes)}]")
+    if found.native_sites:
+        native.append(sites_text(map(site_named, found.native_sites)))
     kept = f"; native at {', '.join(native)}" if native else ""
     return f"{table.attention_dtype} on {found.platform}, {found.backend} ({found.path}){kept}"
 
 
 def _rules(table: HookTable) -> Iterator[str]:
     for index, rule in enumerate(table.rules):
-        rows = [r for r in table.rows if r.rule == index and not (r.stack == "vace" and r.part is None)]
-        sites = []
-        for stack in dict.fromkeys((r.stack, r.part) for r in rows):
-            members = tuple(r.index for r in rows if (r.stack, r.part) == stack and r.index is not None)
-            name = f"{stack[0]}[{compact(members)}]" if members else stack[0]
-            sites.append(name if stack[1] is None else f"{name}.{stack[1]}")
+        rows = table.governed(index)
+        sites = sites_text(row.at for row in rows).replace(", ", " ")
         params = "".join(f" {k}={v}" for k, v in sorted(rule.params.items()))
-        store = f" store={rule.store_dtype}@{rule.store_device}" if rule.method != "step_schedule" else ""
+        store = f" store={rule.store_dtype}@{rule.store_device}" if any(row.counted for row in rows) else ""
         budget = f" budget={rule.budget}" if rule.budget is not None else ""
-        risk = f" risk={rule.risk.replace(', ', '+')}" if rule.risk else ""
-        yield f"rule {rule.name} {rule.tier} {rule.method} at {' '.join(sites)}{params}{store}{budget}{risk}"
+        risk = f" risk={'+'.join(rule.risks)}" if rule.risks else ""
+        longest = f" longest={rule.longest}" if rule.longest is not None else ""
+        yield f"rule {rule.name} {rule.tier} {rule.method} at {sites}{params}{longest}{store}{budget}{risk}"
 
 
 def _rows(table: HookTable) -> Iterator[str]:
@@ -98,13 +94,17 @@ def _predictions(plan: Plan, table: HookTable, profile: Profile) -> Iterator[str
     running = branches_of(table)
     for shape in plan.run.shapes:
         work = Workload(profile.tokens(shape.width, shape.height, shape.frames), profile.text_tokens)
-        whole = predict(table, profile, work, DTYPE, running)
-        one = predict(table, profile, work, DTYPE, BRANCHES[:1])
-        yield (
-            f"predicted {shape} hits={whole.tally.hits} misses={whole.tally.misses} bytes={whole.bytes_peak} "
-            f"({human_bytes(whole.bytes_peak)} {DTYPE}, one branch {human_bytes(one.bytes_peak)}) "
-            f"flops={whole.flops_planned:.6e} of {whole.flops_uncached:.6e} saved={whole.saved:.2%} speedup={whole.speedup:.3f}"
-        )
+        # Cells that are decided in the run make the figures bounds: what is certain, and what is possible.
+        cases: tuple[Case, ...] = ("worst", "best") if table.online else ("worst",)
+        for case in cases:
+            whole = predict(table, profile, work, DTYPE, running, case)
+            one = predict(table, profile, work, DTYPE, BRANCHES[:1], case)
+            yield (
+                f"predicted {f'{case} ' if table.online else ''}{shape} hits={whole.tally.hits} misses={whole.tally.misses} "
+                f"bytes={whole.bytes_peak} ({human_bytes(whole.bytes_peak)} {DTYPE}, one branch {human_bytes(one.bytes_peak)}) "
+                f"flops={whole.flops_planned:.6e} of {whole.flops_uncached:.6e} saved={whole.saved:.2%} "
+                f"speedup={whole.speedup:.3f}"
+            )
 
 
 def check_lock(plan: Plan, path: Path) -> Diagnostic | None:

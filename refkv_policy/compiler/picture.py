@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 
 from refkv_policy.compiler.table import HookTable, Row
@@ -14,13 +14,15 @@ RUN_LENGTH_ABOVE = 100
 
 
 def site_label(row: Row, table: HookTable, width: int = 2) -> str:
-    """`hint[08] +main[16]`, `vace[03]`, `main[07].text_kv`, `step`: indexes padded so that lines sort."""
-    if row.index is None:
+    """`hint[08] +main[16]`, `vace[03]`, `main[07].text_kv`, `main[8..29]`, `step`: indexes padded so that lines sort."""
+    site, inside = row.at, table.tree[row.at].inside
+    if site.index is None or site.last is not None:
         return row.site
-    label = f"{row.stack}[{row.index:0{width}d}]"
-    if row.part is not None:
-        return f"{label}.{row.part}"
-    return f"{label} +main[{table.layout.vace_at[row.index]:0{width}d}]" if row.stack == "hint" else label
+    label = f"{site.stack}[{site.index:0{width}d}]"
+    if site.part is not None:
+        return f"{label}.{site.part}"
+    added = table.tree[site].added and inside is not None
+    return f"{label} +{inside.stack}[{inside.index:0{width}d}]" if added else label  # type: ignore[union-attr]
 
 
 def compact(numbers: tuple[int, ...]) -> str:
@@ -35,15 +37,21 @@ def compact(numbers: tuple[int, ...]) -> str:
 
 
 def sites_text(sites: Iterable[Site]) -> str:
-    """`main[0-29].text_kv, vace[8-14].text_kv`: the sites of each stack and part together."""
-    kinds: dict[tuple[str, str | None], list[int]] = {}
+    """`main[0-29].text_kv, vace[8-14].text_kv`: the sites of each stack and part together; a span for itself."""
+    kinds: dict[Site, list[int]] = {}
     for site in sites:
-        kinds.setdefault((site.stack, site.part), []).append(-1 if site.index is None else site.index)
-    names = []
-    for (stack, part), indexes in kinds.items():
-        name = stack if indexes == [-1] else f"{stack}[{compact(tuple(sorted(indexes)))}]"
-        names.append(name if part is None else f"{name}.{part}")
-    return ", ".join(names)
+        if site.index is None or site.last is not None:
+            kinds[site] = []
+        else:
+            kinds.setdefault(Site(site.stack, None, site.part), []).append(site.index)
+    return ", ".join(_named(kind, indexes) for kind, indexes in kinds.items())
+
+
+def _named(kind: Site, indexes: list[int]) -> str:
+    if not indexes:
+        return str(kind)
+    name = f"{kind.stack}[{compact(tuple(sorted(indexes)))}]"
+    return name if kind.part is None else f"{name}.{kind.part}"
 
 
 def actions_text(actions: str) -> str:
@@ -69,19 +77,21 @@ def folded(table: HookTable) -> list[tuple[str, str, str]]:
 
     `text_kv` rows of a stack are folded apart from the blocks that stand between them.
     """
-    ordered = sorted(table.rows, key=lambda r: (STACKS.index(r.stack), r.part or "", r.index or 0))
+    ordered = sorted(table.rows, key=lambda r: r.at.order)
     lines = []
-    for (stack, part, cond, uncond, _), rows in groupby(
-        ordered, key=lambda r: (r.stack, r.part, r.cond, r.uncond, r.rule)
-    ):
-        members: Sequence[Row] = list(rows)
-        first, last = members[0].index, members[-1].index
-        name = stack if first is None else f"{stack}[{first}]" if first == last else f"{stack}[{first}-{last}]"
-        lines.append((name if part is None else f"{name}.{part}", cond, uncond))
+    for (_, cond, uncond, _), rows in groupby(ordered, key=lambda r: (kind_of(r.at), r.cond, r.uncond, r.rule)):
+        lines.append((sites_text(row.at for row in rows), cond, uncond))
     return lines
 
 
-STACKS = ("step", "main", "vace", "hint")
+def kind_of(site: Site) -> Site:
+    """What neighbours on one line have in common: stack and part; a span, or what is not numbered, is its own."""
+    return site if site.index is None or site.last is not None else Site(site.stack, None, site.part)
+
+
+def legend(online: bool) -> str:
+    """What the characters mean. online: whether some cells are decided in the run."""
+    return LEGEND.replace("  - ", "  ? decided online  - ") if online else LEGEND
 
 
 def render_map(table: HookTable, branches: Iterable[str] = ("cond", "uncond")) -> str:
@@ -96,4 +106,4 @@ def render_map(table: HookTable, branches: Iterable[str] = ("cond", "uncond")) -
         else:
             text.append(f"{label + ' cond':<{width}}{actions_text(cond)}")
             text.append(f"{label + ' uncond':<{width}}{actions_text(uncond)}")
-    return "\n".join([*text, LEGEND])
+    return "\n".join([*text, legend(table.online)])

@@ -8,34 +8,40 @@ from dataclasses import dataclass, field
 from refkv_policy.compiler import rules
 from refkv_policy.compiler.sigmas import fresh_steps
 from refkv_policy.compiler.table import BRANCHES
-from refkv_policy.methods.method import Grid, Lowered, Method, MethodError
+from refkv_policy.methods.method import Grid, Method, MethodError, Placement
 from refkv_policy.plan.catalogue import Rule
 from refkv_policy.plan.diagnostic import Diagnostic
 from refkv_policy.plan.model import CacheRule, Path, Plan
 from refkv_policy.plan.selectors import SelectorError, Site, parse_sites, parse_window
 from refkv_policy.plan.source import text_span
 from refkv_policy.profiles import Profile
+from refkv_policy.profiles.cost import Workload
+from refkv_policy.profiles.sites import STEP
+
+
+def branches_of_rule(rule: CacheRule) -> tuple[str, ...]:
+    """The branches a rule acts on."""
+    return BRANCHES if rule.branches in ("together", "apart") else (rule.branches,)
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A rule at its sites. fresh: nominal steps at which they are computed, before any block is found unreached."""
+    """A rule at its sites. fresh: nominal steps at which they are computed, before any of them is found unreached."""
 
     rule: CacheRule
     method: Method
     sites: tuple[Site, ...]
     fresh: frozenset[int]
-    lowered: Lowered
 
     @property
     def branches(self) -> tuple[str, ...]:
         """The branches it acts on."""
-        return BRANCHES if self.rule.branches == "together" else (self.rule.branches,)
+        return branches_of_rule(self.rule)
 
 
 @dataclass
 class Placing:
-    """One pass over a plan's rules for one model and step count, collecting faults."""
+    """One pass over a plan's rules for one model and step count, collecting faults. tree: with the spans placed so far."""
 
     plan: Plan
     profile: Profile
@@ -43,6 +49,10 @@ class Placing:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     claimed: dict[Site, CacheRule] = field(default_factory=dict)
     selectors: dict[Site, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tree = self.profile.tree
+        self.costs = self.profile.costs(Workload(1, 1))
 
     @property
     def where(self) -> dict[str, object]:
@@ -60,12 +70,13 @@ class Placing:
             fresh = self._fresh(rule, method, grid)
             if sites is None or fresh is None:
                 continue
-            try:
-                lowered = method.lower(fresh, grid, rule.params)
+            try:  # here, at all the steps that are run, so that each rule's fault is told; the pass lowers it site by site
+                for site in sites if method.by_site else sites[:1]:
+                    method.lower(Placement(rule.params, site, BRANCHES[0], grid, fresh))
             except MethodError as error:
                 self.report(rules.REFRESH_UNFIT, (*rule.path, error.field), message=error.message, help=error.help)
                 continue
-            yield Placed(rule, method, sites, fresh, lowered)
+            yield Placed(rule, method, sites, fresh)
 
     def _sites(self, rule: CacheRule, method: Method) -> tuple[Site, ...] | None:
         found: dict[Site, Path] = {}
@@ -82,18 +93,38 @@ class Placing:
             for site in resolved:
                 found.setdefault(site, path)
         for site, path in found.items():
-            if (site.stack, site.part) not in method.sites:
+            if site.kind not in method.sites:
                 allowed = ", ".join(sorted(_kind(*kind) for kind in method.sites))
-                self.report(rules.WRONG_SITE, path, method=method.name, site=site, allowed=allowed)
+                self.report(rules.WRONG_SITE, path, method=method.name, site=site, allowed=allowed, because="")
+                return None
+            if (why := self._unaccounted(site, method)) is not None:
+                self.report(
+                    rules.WRONG_SITE, path, method=method.name, site=site, allowed="another", because=f": {why}"
+                )
                 return None
             if site in self.claimed:
                 self.report(rules.SITE_TWICE, path, site=site, other=self.claimed[site].name)
                 return None
         if not sound:
             return None
+        try:
+            self.tree = self.tree.with_spans(site for site in found if site.last is not None)
+        except ValueError as error:
+            self.report(rules.SPANS_OVERLAP, next(iter(found.values())), message=error)
+            return None
         self.claimed.update(dict.fromkeys(found, rule))
         self.selectors.update(found)
-        return tuple(sorted(found, key=lambda s: (s.stack, s.index or 0, s.part or "")))
+        return tuple(sorted(found, key=lambda s: (s.stack, s.index or 0, s.part or "", s.last or 0)))
+
+    def _unaccounted(self, site: Site, method: Method) -> str | None:
+        """Why a rule at a site could not be accounted for: what it costs, holds or spares is not known."""
+        if method.schedules != (site == STEP):
+            return "only a step schedule stands at `step`, and nowhere else"
+        if site.last is None and (site not in self.tree or site not in self.costs):
+            return f"{self.profile.family} has no such site"
+        if site in self.tree and self.tree[site].on_demand:
+            return "it is computed for what needs it; a rule stands at that (`hint`), and keeps it with `chain: stale`"
+        return None
 
     def _fresh(self, rule: CacheRule, method: Method, grid: Grid) -> frozenset[int] | None:
         if rule.refresh is None:
@@ -129,4 +160,4 @@ class Placing:
 
 
 def _kind(stack: str, part: str | None) -> str:
-    return stack if part is None else f"{stack}.{part}"
+    return f"a span of {stack}" if part == "span" else stack if part is None else f"{stack}.{part}"

@@ -20,7 +20,7 @@ from refkv_policy.methods.method import Grid, Method
 from refkv_policy.plan.catalogue import Rule
 from refkv_policy.plan.diagnostic import Diagnostic
 from refkv_policy.plan.model import CacheRule, Path, Plan
-from refkv_policy.plan.selectors import WITH_PARTS, SelectorError, Site, parse_sites, parse_steps
+from refkv_policy.plan.selectors import SelectorError, Site, parse_sites, parse_steps
 from refkv_policy.plan.wording import did_you_mean, listed
 
 _SECTION: Path = ("quantization", "attention")
@@ -63,7 +63,7 @@ def place_quantization(placing: Placing, grid: Grid) -> Quantized | None:
     steps, sites = _native_steps(placing, grid), _native_sites(placing)
     if steps is None or sites is None:
         return None
-    blocks = placing.profile.main_blocks + len(placing.profile.vace_at)
+    blocks = sum(site.part == QUANTIZED_PART for site in placing.profile.tree.order)
     for key, all_of in (("skip_steps", len(steps) == len(grid.evaluated)), ("skip_layers", len(sites) == blocks)):
         if all_of:
             placing.report(rules.NEVER_QUANTIZED, (*_SECTION, key), key=key, dtype=attention.dtype)
@@ -154,11 +154,14 @@ def _native_sites(placing: Placing) -> tuple[str, ...] | None:
             placing.report(rules.UNRESOLVED, path, inside=error, message=error.message, help=error.help)
             sound = False
             continue
-        wrong = next((s for s in resolved if s.stack not in WITH_PARTS or s.part not in (None, QUANTIZED_PART)), None)
+        tree, part = placing.profile.tree, QUANTIZED_PART
+        wrong = next(
+            (s for s in resolved if Site(s.stack, s.index, part) not in tree or s.part not in (None, part)), None
+        )
         if wrong is not None:
             placing.report(rules.NOT_QUANTIZED_ANYWAY, path, site=wrong)
             sound = False
         found |= {Site(s.stack, s.index) for s in resolved}
     if not sound:
         return None
-    return tuple(map(str, sorted(found, key=lambda s: (s.stack, s.index or 0))))
+    return tuple(map(str, sorted(found, key=lambda s: s.order)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
 from refkv_policy import methods
-from refkv_policy.compiler.picture import STACKS, sites_text
+from refkv_policy.compiler.picture import kind_of, sites_text
+from refkv_policy.compiler.place import branches_of_rule
 from refkv_policy.compiler.predict import branches_of
 from refkv_policy.compiler.table import (
     BRANCHES,
@@ -15,15 +16,18 @@ from refkv_policy.compiler.table import (
     COMPUTE_KEEP,
     COMPUTED,
     FORECAST,
+    ONLINE,
     REUSE,
     UNREACHED,
     HookTable,
     Row,
 )
-from refkv_policy.compiler.words import branches_of_rule, oldest, refresh_words, rule_of, steps_words
+from refkv_policy.compiler.walk import Blame
+from refkv_policy.compiler.words import oldest, refresh_words, rule_of, steps_words
 from refkv_policy.plan.model import CacheRule, Plan
-from refkv_policy.plan.selectors import WITH_PARTS, SelectorError, Site, parse_sites, parse_window
+from refkv_policy.plan.selectors import SelectorError, Site, parse_sites, parse_window
 from refkv_policy.profiles import Profile
+from refkv_policy.profiles.sites import CFG, STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +46,32 @@ class Reason:
 
 def reasons(plan: Plan, table: HookTable, profile: Profile) -> tuple[Reason, ...]:
     """The reasons of every site of a table of this plan, in the map's order, `cfg` first."""
-    found = [Reason("cfg", None, None, None, (_guidance(table),))]
-    ordered = sorted(table.rows, key=lambda r: (STACKS.index(r.stack), r.part or "", r.index or 0))
-    told = [(row, *_told(plan, table, profile, row)) for row in ordered]
-    for (*_, rule, place, because), members in groupby(told, key=lambda t: (t[0].stack, t[0].part, *t[1:])):
-        sites = sites_text(Site(row.stack, row.index, row.part) for row, *_ in members)
+    found = [] if CFG in table.by_at else [Reason("cfg", None, None, None, (_guidance(table),))]
+    blames = {b: Blame(table, {row.at: row.actions(b) for row in table.rows}) for b in BRANCHES}
+    ordered = sorted(table.rows, key=lambda r: r.at.order)
+    told = [(row.at, *_told(plan, table, profile, row, blames)) for row in ordered]
+    for (*_, rule, place, because), members in groupby(told, key=lambda t: (kind_of(t[0]), *t[1:])):
         line, column = place or (None, None)
-        found.append(Reason(sites, rule, line, column, because))
+        found.append(Reason(sites_text(site for site, *_ in members), rule, line, column, because))
     found += _unnamed_text(table)
     return tuple(found)
 
 
 def _told(
-    plan: Plan, table: HookTable, profile: Profile, row: Row
+    plan: Plan, table: HookTable, profile: Profile, row: Row, blames: Mapping[str, Blame]
 ) -> tuple[str | None, tuple[int, int] | None, tuple[str, ...]]:
     """The name of the rule that claims a row, where it does, and why the row's cells are what they are."""
-    derived = row.stack == "vace" and row.part is None
-    if derived or row.rule is None:
-        return None, None, tuple(_of_chain(table, row)) if derived else (_unclaimed(table, row),)
+    if table.is_state(row):
+        return None, None, tuple(_on_demand(table, row, blames))
+    if row.rule is None:
+        return None, None, tuple(_unclaimed(table, row, blames))
     rule = rule_of(plan, table, row.rule)
-    if row.stack == "step":
-        because = [f"the sampler runs {len(table.evaluated)} of {table.steps} steps, {refresh_words(rule.refresh)}"]
+    if row.at == STEP:
+        due = refresh_words(rule.refresh, rule.method)
+        because = [f"the sampler runs {len(table.evaluated)} of {table.steps} steps, {due}"]
         because += [f"{steps_words(table.left_out)} are left out: nothing is computed there"] if table.left_out else []
     else:
-        because = list(_of_rule(table, rule, row))
+        because = list(_of_rule(table, rule, row, blames))
     return rule.name, _place(plan, rule, row, profile), tuple(because)
 
 
@@ -78,18 +84,31 @@ def _guidance(table: HookTable) -> str:
     return f"guidance {scales} runs the cond and the uncond branch at every step{but}, each with values of its own"
 
 
-def _unclaimed(table: HookTable, row: Row) -> str:
-    if row.stack == "step":
-        return f"no rule leaves out steps: the sampler runs all {table.steps}"
-    return "no rule names it: computed at every step that is run"
+def _unclaimed(table: HookTable, row: Row, blames: Mapping[str, Blame]) -> Iterator[str]:
+    if row.at == STEP:
+        yield f"no rule leaves out steps: the sampler runs all {table.steps}"
+        return
+    for of, branch in _branches(row):
+        hidden = [s for s in table.evaluated if row.actions(branch)[s] == UNREACHED]
+        runs = "where it is reached" if hidden else "at every step that is run"
+        yield f"{of}no rule names it: computed {runs}"
+        if hidden:
+            yield f"{of}{_unreached(table, row, branch, hidden, blames)}"
+
+
+def _branches(*rows: Row) -> list[tuple[str, str]]:
+    """(prefix, branch): one for both where the rows' branches are equal."""
+    shared = all(row.cond == row.uncond for row in rows)
+    return [("", BRANCHES[0])] if shared else [(f"{branch}: ", branch) for branch in BRANCHES]
 
 
 def _unnamed_text(table: HookTable) -> Iterator[Reason]:
     """K/V projections that have no row, since no rule names them."""
     missing = [
-        Site(row.stack, row.index, "text_kv")
+        text
         for row in table.rows
-        if row.stack in WITH_PARTS and row.part is None and f"{row.site}.text_kv" not in table.by_site
+        if (text := Site(row.at.stack, row.at.index, "text_kv")) in table.tree and row.at.part is None
+        if row.at.last is None and text not in table.by_at
     ]
     if missing:
         yield Reason(
@@ -97,31 +116,36 @@ def _unnamed_text(table: HookTable) -> Iterator[Reason]:
         )
 
 
-def _of_rule(table: HookTable, rule: CacheRule, row: Row) -> Iterator[str]:
-    """A hint or a part that a rule claims."""
-    shared = row.cond == row.uncond
-    for branch in BRANCHES[:1] if shared else BRANCHES:
-        of = "" if shared else f"{branch}: "
+def _of_rule(table: HookTable, rule: CacheRule, row: Row, blames: Mapping[str, Blame]) -> Iterator[str]:
+    """A site that a rule claims."""
+    for of, branch in _branches(row):
         if branch not in branches_of_rule(rule):
             yield f"{of}the rule is for the {rule.branches} branch: computed at every step that is run"
             continue
         actions = row.actions(branch)
-        at = {kind: [s for s in table.evaluated if actions[s] in kind] for kind in (_FRESH, _ALL_SERVED, UNREACHED)}
-        yield f"{of}computed at {steps_words(at[_FRESH])}: {refresh_words(rule.refresh)}"
+        at = {kind: [s for s in table.evaluated if actions[s] in kind] for kind in (_FRESH, _SERVED, ONLINE, UNREACHED)}
+        yield f"{of}computed at {steps_words(at[_FRESH])}: {refresh_words(rule.refresh, rule.method)}"
         outside = _outside(table, rule)
         if forced := [s for s in at[_FRESH] if s in outside]:
             yield f"{of}the window {rule.window} excludes {steps_words(forced)}"
-        if at[_ALL_SERVED]:
+        if at[_SERVED]:
             yield f"{of}{_served(table, rule, actions)}"
+        if at[ONLINE]:
+            yield f"{of}decided in the run at {steps_words(at[ONLINE])}: {methods.get(rule.method).describe(rule.params)}"
         if idle := [s for s in at[_FRESH] if actions[s] == COMPUTE]:
             yield f"{of}not kept at {steps_words(idle)}: no later step reads it"
         if at[UNREACHED]:
-            owner = _owner(table, row)
-            by = f": rule {owner} reuses its hint" if owner else ""
-            yield f"{of}hidden by outer reuse at {steps_words(at[UNREACHED])}, where its block does not run{by}"
+            yield f"{of}{_unreached(table, row, branch, at[UNREACHED], blames)}"
 
 
-_FRESH, _ALL_SERVED = COMPUTE_KEEP + COMPUTE, REUSE + FORECAST
+_FRESH, _SERVED = COMPUTE_KEEP + COMPUTE, REUSE + FORECAST
+
+
+def _unreached(table: HookTable, row: Row, branch: str, steps: list[int], blames: Mapping[str, Blame]) -> str:
+    """By whose reuse a site is not reached."""
+    rule = blames[branch].rule(row.at, steps[0])
+    by = "" if rule is None else f": rule {table.rules[rule].name} spares what it lies in"
+    return f"hidden by outer reuse at {steps_words(steps)}{by}"
 
 
 def _served(table: HookTable, rule: CacheRule, actions: str) -> str:
@@ -146,16 +170,15 @@ def _outside(table: HookTable, rule: CacheRule) -> frozenset[int]:
     )
 
 
-def _of_chain(table: HookTable, row: Row) -> Iterator[str]:
-    """A VACE block: derived from the hints that need it."""
-    hint = table.by_site[f"hint[{row.index}]"]
-    shared = row.cond == row.uncond and hint.cond == hint.uncond
-    for branch in BRANCHES[:1] if shared else BRANCHES:
-        of = "" if shared else f"{branch}: "
+def _on_demand(table: HookTable, row: Row, blames: Mapping[str, Blame]) -> Iterator[str]:
+    """A site that is computed for others: derived from those that need it."""
+    tree = table.tree
+    user = table.by_at[next(u for u in tree.needed_by[row.at] if not tree[u].on_demand)]
+    for of, branch in _branches(row, user):
         actions, run = row.actions(branch), table.evaluated
         own = [s for s in run if actions[s] in COMPUTED]
         if len(own) == len(run):
-            unnamed = "no rule names its hint" if hint.rule is None else "its hint is never reused"
+            unnamed = "no rule names its hint" if user.rule is None else "its hint is never reused"
             yield f"{of}{unnamed}, so the chain runs it at every step that is run"
         elif own:
             yield f"{of}runs at {steps_words(own)}, where its hint is computed"
@@ -163,10 +186,11 @@ def _of_chain(table: HookTable, row: Row) -> Iterator[str]:
             yield f"{of}its state is kept at {steps_words(kept)} (chain: stale)"
         if stale := [s for s in run if actions[s] == REUSE]:
             yield f"{of}its kept state stands in at {steps_words(stale)}, and deeper blocks go on from it"
-        owner = _owner(table, row)
-        by = f" (rule {owner})" if owner else ""
         spared = [s for s in run if actions[s] == UNREACHED]
         going_on = [s for s in spared if _deeper_runs(table, row, branch, s)]
+        by = ""
+        if spared and (rule := blames[branch].rule(row.at, spared[0])) is not None:
+            by = f" (rule {table.rules[rule].name})"
         if len(spared) > len(going_on):
             many = len(spared) - len(going_on)
             yield f"{of}not reached at {many} steps: its hint{by} and every deeper one are served there"
@@ -175,22 +199,18 @@ def _of_chain(table: HookTable, row: Row) -> Iterator[str]:
 
 
 def _deeper_runs(table: HookTable, row: Row, branch: str, step: int) -> bool:
-    blocks = range((row.index or 0) + 1, len(table.layout.vace_at))
-    return any(table.by_site[f"vace[{j}]"].actions(branch)[step] in COMPUTED for j in blocks)
-
-
-def _owner(table: HookTable, row: Row) -> str | None:
-    """The name of the rule that claims the hint of a VACE block or of its part."""
-    hint = table.by_site.get(f"hint[{row.index}]") if row.stack == "vace" else None
-    return None if hint is None or hint.rule is None else table.rules[hint.rule].name
+    """Whether something further down the chain of a site runs at a step."""
+    below = [row.at]
+    for site in below:
+        below += [u for u in table.tree.needed_by.get(site, ()) if table.tree[u].on_demand]
+    return any(table.by_at[site].actions(branch)[step] in COMPUTED for site in below[1:])
 
 
 def _place(plan: Plan, rule: CacheRule, row: Row, profile: Profile) -> tuple[int, int]:
     """Line and column of the selector of a rule that names a row's site first."""
     single = not isinstance(plan.document.value["caches"][rule.path[1]]["at"], list)
-    site = Site(row.stack, row.index, row.part)
     for index, text in enumerate(rule.at):
-        if site in _resolved(text, profile):
+        if row.at in _resolved(text, profile):
             path = (*rule.path, "at") if single else (*rule.path, "at", index)
             break
     else:

@@ -19,9 +19,9 @@ UNRESOLVED = rule(
 WRONG_SITE = rule(
     "RKV211",
     "site-not-for-method",
-    "method {method} cannot stand at {site}",
+    "method {method} cannot stand at {site}{because}",
     "use it at {allowed}",
-    "A method changes one kind of value; elsewhere it has no meaning.",
+    "A method changes one kind of value; elsewhere it has no meaning, and what it costs, holds and spares is not known.",
 )
 SITE_TWICE = rule(
     "RKV212",
@@ -110,7 +110,7 @@ SAVES_NOTHING = rule(
 WASTED_REUSE = rule(
     "RKV303",
     "reuse-of-a-computed-block",
-    "{site} is reused at step {step}, but its block runs there for hint[{deeper}] (model {model}, {steps} steps)",
+    "{site} is reused at step {step}, but its block runs there for {deeper} (model {model}, {steps} steps)",
     "refresh {site} at every step at which a deeper hint is computed: intervals must not decrease down the chain",
     "A hint whose block runs anyway is free to compute; reusing it costs quality and saves nothing.",
 )
@@ -219,6 +219,21 @@ HIDDEN_SITES = rule(
     "take {sites} out of the selector",
     "An outer site that is reused means that its inner ones are not reached: what the selector names there does nothing.",
     severity="warning",
+)
+SPANS_OVERLAP = rule(
+    "RKV320",
+    "spans-overlap",
+    "{message} (model {model})",
+    "let one hold the other, or let them be apart",
+    "Blocks that two spans share in part would be reused by one and computed for the other.",
+)
+HINTS_APART_AROUND = rule(
+    "RKV321",
+    "hints-apart-around-another-region",
+    "rule {name!r} keeps the residual of {site} apart from its hints, and rule {other!r} keeps {inner} inside it "
+    "(model {model})",
+    "keep the hints with it (`params: {{hints: with}}`), or take {inner} out of the other rule",
+    "A hint must be counted once: the residual inside may hold it, and the one around it leaves it out.",
 )
 INTERVAL_BEYOND = rule(
     "RKV319",

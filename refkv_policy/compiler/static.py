@@ -79,6 +79,7 @@ def _check_refresh(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diag
         ("window", rule.window is not None, method.takes_window),
         ("store", (*rule.path, "store") in document.values, method.takes_store),
         ("branches", rule.branches != "together", not method.schedules),
+        ("branches", rule.branches == "apart" and not method.schedules, method.decides_online),
     ):
         if given and not taken:
             yield rules.KEY_UNUSED.at(file, document.span((*rule.path, key), key=True), method=method.name, key=key)

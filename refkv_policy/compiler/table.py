@@ -10,12 +10,16 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from refkv_policy.plan.selectors import Site
+from refkv_policy.profiles.families import family
+from refkv_policy.profiles.sites import BRANCHES as BRANCHES
+from refkv_policy.profiles.sites import STEP, Tree
+
 COMPUTE_KEEP, COMPUTE, REUSE, FORECAST, ONLINE, UNREACHED = "C", ".", "R", "F", "?", "-"
 """`C` compute and keep · `.` compute, keep nothing · `R` reuse · `F` forecast · `?` decided online · `-` not reached."""
 ACTIONS = COMPUTE_KEEP + COMPUTE + REUSE + FORECAST + ONLINE + UNREACHED
 SERVED, COMPUTED = frozenset(REUSE + FORECAST), frozenset(COMPUTE_KEEP + COMPUTE)
 
-BRANCHES = ("cond", "uncond")
 FORMAT = 1
 
 
@@ -40,18 +44,44 @@ class TableRule:
     """What the runtime needs of a plan's rule, for the rows that point to it by index.
 
     history: how many of the newest fresh observations a served cell reads at most (1 reuse, 2 linear forecast).
-    budget: bytes for all branches together; None is unlimited.
+    budget: bytes for all branches together; None is unlimited. keeps: at a region, its `output` or its `residual`.
+    longest: the most `?` steps in a row that are served; None where nothing bounds it. apart: each branch decides for itself.
     """
 
     name: str
     method: str
     tier: str
-    risk: str | None
+    risks: tuple[str, ...]
     history: int
     params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     store_dtype: str = "native"
     store_device: str = "model"
     budget: int | None = None
+    keeps: str = "output"
+    longest: int | None = None
+    apart: bool = False
+
+    @property
+    def hints_apart(self) -> bool:
+        """Whether a kept residual leaves out the hints added inside it, and those that the table names are added."""
+        return self.params.get("hints") == "apart"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready. What has nothing to say is left out, so that tables of before keep the digests they have."""
+        value = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        value["params"] = dict(self.params)
+        value["risk"] = ", ".join(value.pop("risks")) or None
+        for name, nothing in (("keeps", "output"), ("longest", None), ("apart", False)):
+            if value[name] == nothing:
+                del value[name]
+        return value
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> TableRule:
+        """The rule of a `to_dict` value. Raises KeyError, TypeError or AttributeError for another value."""
+        fields = {**value, "params": MappingProxyType(dict(value["params"]))}
+        risk = fields.pop("risk")
+        return cls(**fields, risks=tuple(risk.split(", ")) if risk else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +102,36 @@ class Quantized:
 class Row:
     """One site's actions. `cond` and `uncond` are strings of one action a nominal step; left-out steps hold `-`.
 
-    stack is `step`, `main`, `vace` or `hint`; index is None for `step`; part is None or `text_kv` and the like.
     rule is an index into the table's rules, None where nothing but the default (compute) governs the site.
     """
 
-    stack: str
-    index: int | None
-    part: str | None
+    at: Site
     cond: str
     uncond: str
     rule: int | None = None
 
     @property
     def site(self) -> str:
-        """The site's name, such as `main[7].text_kv`."""
-        name = self.stack if self.index is None else f"{self.stack}[{self.index}]"
-        return name if self.part is None else f"{name}.{self.part}"
+        """The site's name, such as `main[7].text_kv`, `main[8..29]` or `main`."""
+        return str(self.at)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        site = {"stack": self.at.stack, "index": self.at.index, "part": self.at.part}
+        span = {} if self.at.last is None else {"last": self.at.last}
+        return {**site, **span, "cond": self.cond, "uncond": self.uncond, "rule": self.rule}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Row:
+        """The row of a `to_dict` value. Raises KeyError or TypeError for another value."""
+        fields = dict(value)
+        site = Site(fields.pop("stack"), fields.pop("index"), fields.pop("part"), fields.pop("last", None))
+        return cls(site, **fields)
 
     @property
     def counted(self) -> bool:
         """Whether its cells count as hits (served) or misses (computed): a rule governs it, and it holds values."""
-        return self.rule is not None and self.stack != "step"
+        return self.rule is not None and self.at != STEP
 
     def actions(self, branch: str) -> str:
         """The actions of one branch; raises KeyError for a branch that does not exist."""
@@ -104,15 +143,16 @@ class Row:
 def retained(actions: str, step: int, history: int) -> int:
     """How many of the newest kept observations a later cell still reads, after `step` has been served.
 
-    A later `R` reads the newest one, an `F` the newest `history`; each `C` between pushes one more in front. What no
+    A later `R` reads the newest one, an `F` or `?` the newest `history`; each `C` between pushes one more in front. What no
     later cell reads is dropped at once, so that predicted and held bytes agree to the byte.
     """
     needed = pushed = 0
     for action in actions[step + 1 :]:
         if pushed >= history:
             break
-        if action in SERVED:
-            needed = max(needed, (history if action == FORECAST else 1) - pushed)
+        if action in SERVED or action == ONLINE:
+            # A `?` may be served, from as many as there are, or computed and kept: the store must be ready for both.
+            needed = max(needed, (1 if action == REUSE else history) - pushed)
         elif action == COMPUTE_KEEP:
             pushed += 1
     return needed
@@ -125,7 +165,8 @@ class HookTable:
     steps: the nominal step count. evaluated: the nominal steps the sampler really runs, ascending (all of them unless
     a `step_schedule` leaves some out). sigmas: the sigma of each nominal step, of the sampler's own grid.
     attention_dtype: `native`, or the dtype that `quantized` tells the rest of.
-    rows: in a fixed order: `step`, then main blocks, VACE blocks, hints, each followed by its parts that a rule names.
+    rows: in a fixed order: `step`; `cfg`, the main stack and its spans where a rule names them; main blocks, VACE blocks, hints,
+    each followed by its parts that a rule names.
     """
 
     plan: str
@@ -145,6 +186,42 @@ class HookTable:
     quantized: Quantized | None = None
 
     @cached_property
+    def tree(self) -> Tree:
+        """How the model's sites hang together, spans that have a row among them.
+
+        Raises KeyError for a family that is not known, ValueError for spans that overlap.
+        """
+        layout = self.layout
+        spans = (row.at for row in self.rows if row.at.last is not None)
+        return family(layout.family).tree(layout.main_blocks, layout.vace_at).with_spans(spans)
+
+    @cached_property
+    def by_at(self) -> Mapping[Site, Row]:
+        """Rows by site."""
+        return MappingProxyType({row.at: row for row in self.rows})
+
+    @cached_property
+    def online(self) -> bool:
+        """Whether some cells are decided in the run."""
+        return any(ONLINE in actions for row in self.rows for actions in (row.cond, row.uncond))
+
+    def governed(self, rule: int) -> tuple[Row, ...]:
+        """The rows of a rule's own sites, without the states that are kept for them."""
+        return tuple(row for row in self.rows if row.rule == rule and not self.is_state(row))
+
+    def history(self, row: Row) -> int:
+        """Observations that a served cell of a row reads at most; the state of a chain is read newest only."""
+        return 1 if row.rule is None or self.is_state(row) else self.rules[row.rule].history
+
+    def is_state(self, row: Row) -> bool:
+        """Whether a row is kept for others to go on from, and derived from theirs."""
+        return self.tree[row.at].on_demand
+
+    def keeps_residual(self, row: Row) -> bool:
+        """Whether what is kept at a row is its output less its input."""
+        return row.rule is not None and self.rules[row.rule].keeps == "residual" and self.tree[row.at].region
+
+    @cached_property
     def by_site(self) -> Mapping[str, Row]:
         """Rows by site name."""
         return MappingProxyType({row.site: row for row in self.rows})
@@ -158,8 +235,8 @@ class HookTable:
         """A JSON-ready copy, complete: `from_dict` gives back an equal table."""
         value = {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
         value["layout"] = asdict(self.layout)
-        value["rules"] = [{**asdict_rule(r)} for r in self.rules]
-        value["rows"] = [asdict(r) for r in self.rows]
+        value["rules"] = [r.to_dict() for r in self.rules]
+        value["rows"] = [r.to_dict() for r in self.rows]
         value["acknowledgements"] = [dict(a) for a in self.acknowledgements]
         # Left out where there is nothing to say, so that tables of native attention keep the digests they have.
         if self.quantized is None:
@@ -177,7 +254,7 @@ class HookTable:
                 raise ValueError(f"table format {value['format']!r} is not {FORMAT}")
             layout = dict(value["layout"])
             layout["vace_at"], layout["patch"] = tuple(layout["vace_at"]), tuple(layout["patch"])
-            rules = tuple(TableRule(**{**r, "params": MappingProxyType(dict(r["params"]))}) for r in value["rules"])
+            rules = tuple(TableRule.from_dict(r) for r in value["rules"])
             quantized = None
             if value.get("quantized") is not None:
                 facts = dict(value["quantized"])
@@ -194,7 +271,7 @@ class HookTable:
                 sigmas=tuple(value["sigmas"]),
                 guidance=tuple(value["guidance"]),
                 rules=rules,
-                rows=tuple(Row(**r) for r in value["rows"]),
+                rows=tuple(Row.from_dict(r) for r in value["rows"]),
                 attention_dtype=value["attention_dtype"],
                 acknowledgements=tuple(MappingProxyType(dict(a)) for a in value["acknowledgements"]),
                 quantized=quantized,
@@ -220,10 +297,3 @@ class HookTable:
                 actions = row.actions(branch)
                 for step in self.evaluated:
                     yield row, branch, step, actions[step]
-
-
-def asdict_rule(rule: TableRule) -> dict[str, Any]:
-    """`dataclasses.asdict` for a rule whose params are a read-only mapping."""
-    value = {name: getattr(rule, name) for name in rule.__dataclass_fields__}
-    value["params"] = dict(rule.params)
-    return value

@@ -8,7 +8,8 @@ from typing import Any
 
 from refkv_policy import methods
 from refkv_policy.compiler.picture import compact, sites_text
-from refkv_policy.compiler.table import BRANCHES, COMPUTED, FORECAST, SERVED, HookTable, Row
+from refkv_policy.compiler.place import branches_of_rule
+from refkv_policy.compiler.table import ACTIONS, COMPUTED, FORECAST, ONLINE, SERVED, HookTable, Row
 from refkv_policy.plan.model import CacheRule, Plan, Refresh
 from refkv_policy.plan.selectors import Site
 
@@ -43,15 +44,10 @@ def rule_of(plan: Plan, table: HookTable, index: int) -> CacheRule:
     return next(rule for rule in plan.caches if rule.name == table.rules[index].name)
 
 
-def branches_of_rule(rule: CacheRule) -> tuple[str, ...]:
-    """The branches a rule acts on."""
-    return BRANCHES if rule.branches == "together" else (rule.branches,)
-
-
-def refresh_words(refresh: Refresh | None) -> str:
+def refresh_words(refresh: Refresh | None, method: str) -> str:
     """When a refresh is due: `every 4 steps that are run`."""
     if refresh is None:
-        return "once for each request and branch"
+        return methods.get(method).due
     if refresh.interval is not None:
         return f"every {refresh.interval} steps that are run" if refresh.interval > 1 else "every step that is run"
     if refresh.steps is not None:
@@ -69,71 +65,82 @@ def steps_words(steps: Iterable[int]) -> str:
 
 
 def oldest(table: HookTable, actions: str) -> int:
-    """The largest age, in steps that are run, at which a kept value is served; 0 where none is."""
+    """The largest age, in steps that are run, at which a kept value is served; 0 where none is. A `?` may be served."""
     age = most = 0
     for step in table.evaluated:
         if actions[step] in COMPUTED:
             age = 0
         else:
             age += 1
-            most = max(most, age if actions[step] in SERVED else 0)
+            most = max(most, age if actions[step] in SERVED or actions[step] == ONLINE else 0)
     return most
 
 
 def _in_words(plan: Plan, table: HookTable, index: int) -> RuleWords:
     rule, entry = rule_of(plan, table, index), table.rules[index]
     method = methods.get(rule.method)
-    rows = [r for r in table.rows if r.rule == index and not (r.stack == "vace" and r.part is None)]
+    rows = table.governed(index)
     computed = None
     between = method.describe(rule.params)
     if method.schedules:
         left_out = f"; {steps_words(table.left_out)} are left out" if table.left_out else ""
-        between += f": {steps_words(table.evaluated)} of {table.steps}, {refresh_words(rule.refresh)}{left_out}"
+        due = refresh_words(rule.refresh, rule.method)
+        between += f": {steps_words(table.evaluated)} of {table.steps}, {due}{left_out}"
     else:
         branches = branches_of_rule(rule)
-        fresh = [s for s in table.evaluated if any(r.actions(b)[s] in COMPUTED for r in rows for b in branches)]
-        computed = f"at {steps_words(fresh)} ({len(fresh)} of {len(table.evaluated)}): {refresh_words(rule.refresh)}"
+        fresh = _steps(table, rows, branches, COMPUTED)
+        due = refresh_words(rule.refresh, rule.method)
+        computed = f"at {steps_words(fresh)} ({len(fresh)} of {len(table.evaluated)}): {due}"
         if rule.window is not None:
             computed += f", and always outside the window {rule.window}"
         age = max(oldest(table, r.actions(b)) for r in rows for b in branches)
-        forecast = {s for r in rows for b in branches for s in table.evaluated if r.actions(b)[s] == FORECAST}
+        age = age if entry.longest is None else min(age, entry.longest)
         between += f", at most {age} step{'s' if age != 1 else ''} old"
-        if forecast:
-            between += f"; forecast at {steps_words(sorted(forecast))}"
-        if rule.branches != "together":
+        if forecast := _steps(table, rows, branches, FORECAST):
+            between += f"; forecast at {steps_words(forecast)}"
+        if online := _steps(table, rows, branches, ONLINE):
+            between += f"; decided in the run at {steps_words(online)}"
+        if rule.branches == "apart":
+            between += "; each branch decides for itself"
+        elif rule.branches != "together":
             between += f"; on the {rule.branches} branch only"
     return RuleWords(
         name=rule.name,
         tier=rule.tier,
         method=rule.method,
         line=plan.document.span(rule.path).line,
-        sites=sites_text(Site(r.stack, r.index, r.part) for r in rows),
+        sites=sites_text(r.at for r in rows),
         written=rule.at,
         computed=computed,
         between=between,
         spares=_spares(table, rule, rows),
-        risks=tuple((risk, _accepted(table.acknowledgements, risk)) for risk in (entry.risk or "").split(", ") if risk),
+        risks=tuple((risk, _accepted(table.acknowledgements, risk)) for risk in entry.risks),
     )
 
 
+def _steps(table: HookTable, rows: Sequence[Row], branches: Sequence[str], wanted: Iterable[str]) -> list[int]:
+    return [s for s in table.evaluated if any(r.actions(b)[s] in wanted for r in rows for b in branches)]
+
+
 def _spares(table: HookTable, rule: CacheRule, rows: Sequence[Row]) -> str | None:
-    """The work that is not done: whole steps, VACE blocks, or the part itself."""
-    if any(row.stack == "step" for row in rows):
+    """The work that is not done: whole steps; of a site that costs nothing itself, what it is computed from; or the site."""
+    if any(not row.counted for row in rows):
         return f"{len(table.left_out)} of {table.steps} steps whole" if table.left_out else None
-    branches, upto = branches_of_rule(rule), ""
-    if all(row.stack == "hint" for row in rows):
-        blocks = [table.by_site[f"vace[{row.index}]"] for row in rows]
-        spared = {
-            (b.index, s) for b in blocks for br in branches for s in table.evaluated if b.actions(br)[s] not in COMPUTED
-        }
-        sites = sites_text(Site("vace", index) for index in sorted({index or 0 for index, _ in spared}))
-        steps = {step for _, step in spared}
-    else:
-        hits = {r: {s for b in branches for s in table.evaluated if r.actions(b)[s] in SERVED} for r in rows}
-        served = [row for row in rows if hits[row]]
-        sites, steps = sites_text(Site(r.stack, r.index, r.part) for r in served), set().union(*hits.values())
-        upto = "up to " if len({len(hits[row]) for row in served}) > 1 else ""
-    return f"{sites} at {upto}{len(steps)} of {len(table.evaluated)} steps" if steps else None
+    branches = branches_of_rule(rule)
+    spared: dict[Site, set[int]] = {}
+    for row in rows:
+        for site in table.tree[row.at].needs or (row.at,):
+            # Of a site that costs nothing itself: the steps at which what it is computed from does not run.
+            wanted = SERVED | {ONLINE} if site == row.at else frozenset(ACTIONS) - COMPUTED
+            steps = spared.setdefault(site, set())
+            steps.update(_steps(table, [table.by_at[site]], branches, wanted))
+    sites = sites_text(sorted((site for site, steps in spared.items() if steps), key=lambda s: s.order))
+    counts = {len(steps) for steps in spared.values() if steps}
+    if not counts:
+        return None
+    certain = not any(ONLINE in row.actions(branch) for row in rows for branch in branches)
+    upto = "" if certain and (len(counts) == 1 or table.tree[rows[0].at].needs) else "up to "
+    return f"{sites} at {upto}{len(set().union(*spared.values()))} of {len(table.evaluated)} steps"
 
 
 def _accepted(acknowledgements: Iterable[Mapping[str, Any]], risk: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from refkv_policy import methods
 from refkv_policy.compiler import BRANCHES, HookTable, Row, bytes_bound, human_bytes, predict
-from refkv_policy.compiler.table import COMPUTED
+from refkv_policy.compiler.table import COMPUTED, ONLINE
+from refkv_policy.compiler.walk import Blame
 from refkv_policy.guardrails import rules
 from refkv_policy.guardrails.held import Case
 from refkv_policy.guardrails.known import unresolved
@@ -50,9 +50,9 @@ def _governed(case: Case, table: HookTable, tiers: tuple[str, ...]) -> Iterator[
     for row in table.rows:
         if row.rule is None or (rule := case.rules.get(table.rules[row.rule].name)) is None:
             continue
-        if rule.tier in tiers and (row.stack, row.part) in methods.get(rule.method).sites:
+        if rule.tier in tiers and not table.is_state(row):
             for branch in BRANCHES:
-                yield rule, row, branch, every if row.stack == "step" else evaluated
+                yield rule, row, branch, evaluated if row.counted else every
 
 
 def _check_refresh(case: Case, table: HookTable, bound: RefreshBound) -> None:
@@ -116,44 +116,37 @@ def _check_sites(case: Case, table: HookTable, entry: NeverCached) -> None:
 
 
 def _check_site(case: Case, table: HookTable, profile: Profile, entry: NeverCached, site: Site, rail: Path) -> None:
+    tree = table.tree
+    blames = {branch: Blame(table, {row.at: row.actions(branch) for row in table.rows}) for branch in BRANCHES}
     for row in table.rows:
-        if not _concerns(row, site):
+        # The guarded site, what encloses it, and what of its own stack lies inside it: any of them reused leaves some of it
+        # uncomputed.
+        inside = row.at.stack == site.stack and site in tree.around[row.at]
+        if row.at != site and not inside and row.at not in _around(table, site):
             continue
-        cells = [(step, row.actions(branch)[step]) for step in table.evaluated for branch in BRANCHES]
-        step, action = next((cell for cell in cells if cell[1] not in COMPUTED), (-1, ""))
-        if step < 0 or (rule := _to_blame(case, table, row, step)) is None or rule.tier not in entry.tiers:
+        cells = [(step, branch, row.actions(branch)[step]) for step in table.evaluated for branch in BRANCHES]
+        step, branch, action = next((cell for cell in cells if cell[2] not in COMPUTED), (-1, "", ""))
+        index = row.rule if action == ONLINE else blames[branch].rule(row.at, step) if step >= 0 else None
+        rule = None if index is None else case.rules.get(table.rules[index].name)
+        if rule is None or rule.tier not in entry.tiers:
             continue
         reason = f": {quoted(entry.reason)}" if entry.reason else ""
         fields = {"name": rule.name, "site": row.site, "done": _DONE[action], "step": step, "guarded": site}
         where = {"model": table.profile, "steps": table.steps}
-        case.tell(rules.SITE, _selector_of(case, rule, profile, row), rail, **fields, **where, reason=reason)
+        case.tell(rules.SITE, _selector_of(case, rule, profile, table, row), rail, **fields, **where, reason=reason)
 
 
-def _concerns(row: Row, site: Site) -> bool:
-    """Whether a row is of the site, of something that encloses it, or of a part of it."""
-    if row.stack == "step":
-        return True
-    if row.stack != site.stack:
-        return False
-    return row.index in (None, site.index) and (row.part is None or site.part in (None, row.part))
+def _around(table: HookTable, site: Site) -> tuple[Site, ...]:
+    """What a guarded site lies inside; of a span, too."""
+    spans = () if site.last is None else (site,)
+    return table.tree.with_spans(spans).around[site]
 
 
-def _to_blame(case: Case, table: HookTable, row: Row, step: int) -> CacheRule | None:
-    """The rule by which a row is not computed at a step.
-
-    Its own; or, of a VACE block that nothing needs, that of its hint; or that of the first row which is not computed.
-    """
-    hint = [r for r in (table.by_site.get(f"hint[{row.index}]"),) if r is not None and row.stack == "vace"]
-    others = [r for r in table.rows if any(r.actions(branch)[step] not in COMPUTED for branch in BRANCHES)]
-    index = next((r.rule for r in (row, *hint, *others) if r.rule is not None), None)
-    return None if index is None else case.rules.get(table.rules[index].name)
-
-
-def _selector_of(case: Case, rule: CacheRule, profile: Profile, row: Row) -> Path:
-    """The path of the selector, of the rule's own, that names a row's site; of a VACE block, its hint's."""
+def _selector_of(case: Case, rule: CacheRule, profile: Profile, table: HookTable, row: Row) -> Path:
+    """The path of the selector, of the rule's own, that names a row's site, or what is computed from it."""
     if not isinstance(case.plan.document.value["caches"][rule.path[1]]["at"], list):
         return (*rule.path, "at")
-    wanted = {Site(row.stack, row.index, row.part), Site("hint", row.index)}
+    wanted = {row.at, *table.tree.needed_by.get(row.at, ()), *table.tree.around[row.at]}
     for index, text in enumerate(rule.at):
         if not wanted.isdisjoint(parse_sites(text).resolve(profile.counts, profile.sets)):
             return (*rule.path, "at", index)

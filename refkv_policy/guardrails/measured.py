@@ -70,11 +70,11 @@ def _place(case: Case, demand: EvidenceDemand) -> Path:
     """Where evidence is named, or should be: in the acknowledgement of a rule's risk, or else the rule's tier."""
     of_tiers = [rule for rule in case.plan.caches if rule.tier in demand.tiers]
     risks = {
-        risk.strip()
+        risk
         for table in case.tables.values()
         for rule in table.rules
-        if rule.tier in demand.tiers and rule.risk
-        for risk in rule.risk.split(",")
+        if rule.tier in demand.tiers
+        for risk in rule.risks
     }
     entries = [entry for entry in case.plan.acknowledgements if entry.risk in risks]
     for entry in entries:

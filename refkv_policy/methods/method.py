@@ -142,7 +142,8 @@ class Method:
     forecasts: it makes served values with `predict`; a rule that never lowers to `F` or `?` is then an error.
     refreshes: the forms of `refresh:` it takes; empty when it has none (then `refresh:` is refused).
     keeps: at a region (the main stack, a span, a block, `cfg`), its output, or output − input in float32, which the executor
-    adds to the input of the call that is served; `cfg` has the cond velocity of the step for an input.
+    adds to the input of the call that is served; `cfg` has the cond velocity of the step for an input. by_site: `lower` looks at
+    the site or the branch, so that it is asked for each. due: when a rule without `refresh:` is fresh, as `explain` says it.
     """
 
     name: ClassVar[str]
@@ -156,6 +157,8 @@ class Method:
     schedules: ClassVar[bool] = False
     forecasts: ClassVar[bool] = False
     keeps: ClassVar[Literal["output", "residual"]] = "output"
+    by_site: ClassVar[bool] = False
+    due: ClassVar[str] = "once for each request and branch"
     params_schema: ClassVar[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
 
     def risks(self, params: Mapping[str, Any]) -> tuple[str, ...]:
@@ -177,6 +180,11 @@ class Method:
     def hints_apart(self, params: Mapping[str, Any]) -> bool:
         """Whether a kept residual leaves out the hints that are added inside it; those that the table names are then added."""
         return params.get("hints") == "apart"
+
+    @property
+    def decides_online(self) -> bool:
+        """Whether rules of the method may decide in the run."""
+        return type(self).probe is not Method.probe
 
     def probe(self, at: Placement) -> Probe | None:
         """Whether: what an online rule looks at; None for a rule whose cells are all known when it is compiled."""

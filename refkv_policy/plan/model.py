@@ -15,7 +15,7 @@ from typing import Any, Literal
 from refkv_policy.plan.document import Document
 
 Tier = Literal["P0", "P1", "P2", "S"]
-Branches = Literal["together", "cond", "uncond"]
+Branches = Literal["together", "cond", "uncond", "apart"]
 Path = tuple[str | int, ...]
 
 NO_PARAMS: Mapping[str, Any] = MappingProxyType({})

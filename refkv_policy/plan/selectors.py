@@ -280,7 +280,9 @@ def _within(term: Term, needed: int, count: int, text: str, owner: str, has: str
     if needed > count:
         raise SelectorError(
             f"`{text[term.start : term.end]}` is out of range: {has}",
-            f"stay within 0 to {count - 1}" if term.kind in ("range", "span") else f"write at most `{term.kind} {count}`",
+            f"stay within 0 to {count - 1}"
+            if term.kind in ("range", "span")
+            else f"write at most `{term.kind} {count}`",
             term.start,
             term.end,
             reason="out-of-range",

@@ -156,7 +156,7 @@ def _check_layers(document: Document, profile: Profile) -> None:
 def identify(transformer: Any, candidates: tuple[Profile, ...] | None = None) -> Profile | None:
     """The first profile (of the shipped ones, unless given) whose architecture is the transformer's; None if none.
 
-    Raises ValueError when the object is not a Wan VACE transformer.
+    Raises ValueError when the object is no transformer of a known family.
     """
     mine = Profile.from_transformer(transformer)
     for profile in candidates if candidates is not None else tuple(map(load_profile, names())):

@@ -32,3 +32,11 @@ def by_component(profile: Profile, work: Workload) -> dict[str, int]:
 def forward(profile: Profile, work: Workload) -> int:
     """A whole uncached forward."""
     return sum(cost.flops for cost in profile.costs(work).values())
+
+
+def hint_share(profile: Profile, work: Workload) -> float:
+    """The share of a forward that is computed for hints, 0 to 1: the ceiling of what reusing them can save."""
+    costs, tree = profile.costs(work), profile.tree
+    chain = {site for site, fact in tree.facts.items() if fact.on_demand}
+    flops = sum(cost.flops for site, cost in costs.items() if site in chain or chain.intersection(tree.around[site]))
+    return flops / forward(profile, work)

@@ -25,9 +25,9 @@ FAMILY = "wan-vace"
 class Profile:
     """Dimensions and layer map of one transformer, and the names its layer sets go by.
 
-    vace_at[j] is the main block after which hint j is added; empty where the family has no hints. `sets` maps a stack to named selectors, such as
-    {"hint": {"deep": "8-14"}}. text_tokens is the length that prompts are padded to. latent_channels and the VAE's
-    (temporal, spatial) factors give the token count of a video.
+    vace_at[j] is the main block after which hint j is added; empty where the family has no hints. `sets` maps a stack to named
+    selectors, such as {"hint": {"deep": "8-14"}}. text_tokens is the length that prompts are padded to. latent_channels and the
+    VAE's (temporal, spatial) factors give the token count of a video.
     """
 
     name: str

@@ -17,6 +17,8 @@ from typing import NamedTuple
 from refkv_policy.plan.selectors import Site
 
 STEP, CFG = Site("step"), Site("cfg")
+BRANCHES = ("cond", "uncond")
+"""Of classifier-free guidance, in the order of their calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class SiteFacts:
     inside: the site it is reached in: only where that is computed. needs: the sites it is computed from in the same call.
     on_demand: it is computed only where one that needs it is. added: its value is added to the stream of what it lies
     inside, so that a residual can be kept with it or apart from it. region: its output has the form of its input, so that
-    a method may keep their difference. component: what its FLOPs are counted under.
+    a method may keep their difference. component: what its FLOPs are counted under. branches: the guidance branches whose
+    call of it may be served.
     """
 
     site: Site
@@ -36,6 +39,7 @@ class SiteFacts:
     added: bool = False
     region: bool = False
     component: str = ""
+    branches: tuple[str, ...] = BRANCHES
 
 
 class Cost(NamedTuple):
@@ -50,6 +54,7 @@ class Tree:
 
     def __init__(self, facts: Iterable[SiteFacts]) -> None:
         self.facts: Mapping[Site, SiteFacts] = MappingProxyType({f.site: f for f in facts})
+        self._required: dict[Site, frozenset[Site]] = {}
 
     def __contains__(self, site: object) -> bool:
         return site in self.facts
@@ -106,6 +111,16 @@ class Tree:
         for each in found:
             found.extend(s for s in self.facts[each].needs if s not in found)
         return tuple(found)
+
+    def required(self, site: Site) -> frozenset[Site]:
+        """All that may have to be computed for a site to be: what lies inside it, and what those and it are computed from."""
+        if site not in self._required:
+            found = {s for s in self.facts if site in self.around[s]}
+            sources = {s for each in (site, *found, *self.around[site]) for s in self.sources(each)}
+            sources |= {s for s in self.around[site] if self.facts[s].on_demand}
+            found |= sources | {s for s in self.facts if sources.intersection(self.around[s])}
+            self._required[site] = frozenset(found - {site})
+        return self._required[site]
 
     def with_spans(self, spans: Iterable[Site]) -> Tree:
         """The tree with spans of blocks in it, each around its blocks. Raises ValueError when two overlap in part."""

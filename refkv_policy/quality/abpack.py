@@ -26,7 +26,6 @@ from refkv_policy.evidence import Interval
 from refkv_policy.evidence.statistics import wilson_interval
 from refkv_policy.files import atomic_write, check_writable
 from refkv_policy.plan.diagnostic import RefkvError
-from refkv_policy.quality.abpack_page import page
 from refkv_policy.video import write_clip
 from refkv_policy.video.clip import Frames
 
@@ -39,6 +38,7 @@ MIN_PAIRS, MIN_RATERS = 20, 5
 CONTROL_SHARE = 6
 """One equal pair for so many real ones."""
 PAGE = "index.html"
+TEMPLATES = Path(__file__).parent / "templates"
 SHORTEST, GAP, GREY = 240, 16, 128
 LARGEST_ANSWERS = 1 << 20
 
@@ -123,19 +123,34 @@ def write_pack(
     pack = hashlib.sha256("\0".join(videos).encode()).hexdigest()
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     key = {"format": FORMAT, "kind": KEY, "pack": pack, "created": created, **bound, "pairs": pairs}
-    path = key_path(folder)
+    path, text = key_path(folder), page(pack, videos)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # The key first: a page without one is worth nothing, and might be given away.
         with atomic_write(path) as stream:
             stream.write((json.dumps(key, indent=1) + "\n").encode())
         with atomic_write(folder / PAGE) as stream:
-            stream.write(page(pack, videos, ANSWERS).encode())
+            stream.write(text.encode())
     except OSError as error:
         raise RatingsError(
             f"cannot write the pack into {folder}: {error.strerror}; choose another --ab-pack"
         ) from error
     return path
+
+
+def page(pack: str, videos: Sequence[str]) -> str:
+    """The page for raters. videos: MP4 files in base64, in order. It holds nothing that tells which side is which."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters["csp_hash"] = lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    data = {"pack": pack, "videos": list(videos), "kind": ANSWERS, "format": FORMAT}
+    return environment.get_template("abpack.html.j2").render(data=data)
 
 
 def read_ratings(

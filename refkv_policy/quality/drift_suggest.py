@@ -84,7 +84,7 @@ def candidates(table: HookTable) -> list[tuple[str, frozenset[int], dict[str, An
 
 def plan_fresh(table: HookTable) -> dict[str, frozenset[int]] | None:
     """The steps at which the plan computes its deepest cached hint, by branch; None where it caches none."""
-    rows = [row for row in table.rows if row.stack == "hint" and row.counted]
+    rows = [row for row in table.rows if table.tree[row.at].added and row.counted]
     if not rows:
         return None
     return {b: frozenset(s for s in table.evaluated if rows[-1].actions(b)[s] in COMPUTED) for b in BRANCHES}

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from refkv_policy.audit.fold import place
 from refkv_policy.evidence.json_text import LARGEST, SMALLEST
-from refkv_policy.report.charts import DEPTHS, Axis, Chart, Mark, Series, linear_axis
+from refkv_policy.plan.selectors import site_named
+from refkv_policy.report.charts import DEPTHS, Chart, Mark, Series
 from refkv_policy.report.errors import ReportError
-from refkv_policy.report.words import count, number
+from refkv_policy.report.words import count
 
 AGAINST = {"first": "the first step", "previous": "the step before", "fresh": "the last fresh one"}
 MEASURES = {"relative_l2": "relative L2 distance", "cosine": "cosine similarity", "norm_ratio": "ratio of norms"}
@@ -71,7 +71,7 @@ def _curve(entry: Mapping[str, Any]) -> Curve:
     steps = tuple(entry["steps"])
     if len(steps) > MOST or not all(type(s) is int and 0 <= s < LARGEST_STEP for s in steps):
         raise ValueError("its steps are not step numbers")
-    place(entry["site"])
+    site_named(entry["site"])
     for key, known in (("against", AGAINST), ("measure", MEASURES)):
         if entry[key] not in known:
             raise ValueError(f"{key} is not one of {', '.join(known)}")
@@ -100,7 +100,7 @@ def drift_charts(drift: Drift, key: str) -> tuple[Chart, ...]:
     """One chart for each measure, reference, branch and stack, relative distances first; its curves by depth."""
     groups: dict[tuple[str, str, str, str], list[Curve]] = {}
     for curve in drift.curves:
-        kind = place(curve.site)
+        kind = site_named(curve.site)
         stack = f"{kind.stack}.{kind.part}" if kind.part else kind.stack
         groups.setdefault((curve.measure, curve.against, stack, curve.branch), []).append(curve)
     order = [(m, a) for m in MEASURES for a in AGAINST]
@@ -109,24 +109,25 @@ def drift_charts(drift: Drift, key: str) -> tuple[Chart, ...]:
 
 
 def _chart(curves: Sequence[Curve], measure: str, against: str, stack: str, branch: str, key: str) -> Chart:
-    ordered = sorted(curves, key=lambda c: place(c.site))
+    ordered = sorted(curves, key=lambda c: site_named(c.site).order)
     deepest = max(len(ordered) - 1, 1)
     series = tuple(
-        Series(c.site, f"depth{n * (DEPTHS - 1) // deepest}", _marks(c, n in (0, len(ordered) - 1)), band=True)
+        Series(
+            c.site, f"depth{n * (len(DEPTHS) - 1) // deepest}", _marks(c, n in (0, len(ordered) - 1)), band=True,
+            dots=len(c.steps) == 1,
+        )
         for n, c in enumerate(ordered)
-    )
-    values = [v for c in ordered for part in (c.mean, c.low or (), c.high or ()) for v in part]
+    )  # fmt: skip
     scatter = "; the bands reach from the smallest to the largest of the clips and seeds" if ordered[0].low else ""
-    anchor = 1.0 if measure == "cosine" else 0.0
-    steps = [s for c in ordered for s in c.steps]
-    x: Axis = linear_axis("step", steps, lambda v: f"{v:.0f}", whole=True)
     return Chart(
         f"drift-{key}",
         f"{stack}, {branch}: {MEASURES[measure]} from {AGAINST[against]}",
         f"{count(len(ordered), 'site')}, from the shallowest (yellow) to the deepest (blue){scatter}.",
-        x,
-        linear_axis(MEASURES[measure], [anchor, *values], number),
+        "step",
+        MEASURES[measure],
         series,
+        steps=True,
+        anchor=1.0 if measure == "cosine" else 0.0,
         low=True,
     )
 
@@ -135,8 +136,7 @@ def _marks(curve: Curve, named: bool) -> tuple[Mark, ...]:
     last = len(curve.steps) - 1
     return tuple(
         Mark(
-            step, mean, f"{curve.site}, step {step}: {number(mean)}",
-            curve.site if named and n == last else "",
+            step, mean, curve.site if named and n == last else "",
             ys=(curve.low[n], curve.high[n]) if curve.low is not None and curve.high is not None else None,
         )
         for n, (step, mean) in enumerate(zip(curve.steps, curve.mean, strict=True))

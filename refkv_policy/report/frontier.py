@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from refkv_policy.evidence import Figure, Frontier, MeasuredScope, Metric, Point
 from refkv_policy.evidence.statistics import ends, error_at, pareto
-from refkv_policy.report.charts import STYLES, Chart, Floor, Mark, Series, linear_axis, log_axis
-from refkv_policy.report.words import NONE, count, figure, number, size, times
+from refkv_policy.report.charts import STYLES, Chart, Floor, Mark, Series
+from refkv_policy.report.words import NONE, apart, count, figure, number, size, times
 
 FAMILIES = {
     "plan": "the plan",
@@ -102,17 +102,17 @@ def _chart(
     front = _front(points, error, speed)
     if front is not None:
         series.insert(0, front)
-    shown = [m for s in series for m in s.marks]
-    values = [y for m in shown for y in (m.y, *(m.ys or ()))] + [f.y for f in floors]
     return Chart(
         key,
         f"Speed against error from {against}",
         f"{count(len(points), 'run')} of {scope.scope}. Error: {metric.title if metric else 'of the named metric'}. "
         "Lower is nearer, further right is faster.",
-        linear_axis(speed.title, [1.0, *(x for m in shown for x in (m.x, *(m.xs or ())))], times),
-        log_axis(f"error from {against}", values, number),
+        speed.title,
+        f"error from {against}",
         tuple(series),
         tuple(floors),
+        say=times,
+        log=True,
     )
 
 
@@ -137,16 +137,15 @@ def _lines(family: str, points: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def _mark(point: Point, error: Figure, speed: Figure) -> Mark:
-    title = f"{point.name} ({FAMILIES[point.family]}): {figure(speed, times)} at error {figure(error)}"
     xs = ends(speed) if speed.interval else None
     ys = ends(error) if error.interval else None
-    return Mark(speed.value, error.value, title, point.name, xs, ys)
+    return Mark(speed.value, error.value, point.name, xs, ys)
 
 
 def _front(points: Sequence[Point], error: Error, speed: Speed) -> Series | None:
     """The Pareto frontier of all points."""
     known = [(speed(p).value, found.value) for p in points if (found := error(p)) is not None]
-    marks = tuple(Mark(*known[index], title="") for index in pareto(known))
+    marks = tuple(Mark(*known[index]) for index in pareto(known))
     return Series("Pareto frontier", "frontier", marks, dots=False) if len(marks) > 1 else None
 
 
@@ -164,22 +163,24 @@ def _at_equal_latency(frontier: Frontier, speed: Speed, metric: Metric | None) -
     if plan is None:
         return
     at, own = speed(plan).value, plan.error.value
-    told = []
     uncached = [(speed(p).value, p.error.value) for p in frontier.points if p.family == "uncached"]
+    found: list[tuple[str, float | None]] = []
     for family in LINES:
-        lines = _lines(family, frontier.points)
-        if not lines:
-            told.append(f"{FAMILIES[family]} not measured")
-        for name, line in lines.items():
-            found = error_at([*uncached, *((speed(p).value, p.error.value) for p in line)], at)
-            less = "" if found is None else "less" if found < own else "more" if found > own else "the same"
-            told.append(f"{name} not covered" if found is None else f"{name} {number(found)} ({less})")
-    yield f"At {times(at)} the plan's error is {number(own)}. At the same speed: {'; '.join(told)}."
+        for name, line in (_lines(family, frontier.points) or {FAMILIES[family]: []}).items():
+            speeds = [*uncached, *((speed(p).value, p.error.value) for p in line)]
+            found.append((name, error_at(speeds, at)) if line else (f"{name} not measured", None))
     solver = metric.solver.value if metric is not None and metric.solver is not None else None
+    say = apart(number, own, *(error for error in (*dict(found).values(), solver) if error is not None))
+    told = []
+    for name, error in found:
+        less = "" if error is None else "less" if error < own else "more" if error > own else "the same"
+        unknown = name if name.endswith("not measured") else f"{name} not covered"
+        told.append(unknown if error is None else f"{name} {say(error)} ({less})")
+    yield f"At {times(at)} the plan's error is {say(own)}. At the same speed: {'; '.join(told)}."
     if solver is not None:
-        side = "below" if own <= solver else "above"
+        side = "below" if own < solver else "at" if own == solver else "above"
         yield (
-            f"The solver floor is {number(solver)}: so far is the uncached run itself from one of many more steps. "
+            f"The solver floor is {say(solver)}: so far is the uncached run itself from one of many more steps. "
             f"The plan's error is {side} it."
         )
 

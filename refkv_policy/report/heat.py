@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from refkv_policy.evidence import MeasuredScope, Metric
-from refkv_policy.report.charts import Cell, HeatMap, HeatRow
 from refkv_policy.report.words import number
 
 COLUMNS = 120
 """Columns at most; of more frames, neighbours share one and the worst of them counts."""
 BEYOND = (1.25, 1.5, 2.0)
 """Multiples of the solver floor at which the levels above it part."""
+HEAT = ("#f3f7fb", "#dbe9f4", "#bfd8ea", "#9cc3de", "#74aacd", "#fbc78d", "#f39b56", "#dd6b33", "#a83a16")
+GREY = ("#f6f6f6", "#ebebeb", "#dedede", "#d0d0d0", "#c0c0c0", "#afafaf", "#9c9c9c", "#888888", "#737373")
+"""Levels 0 to 8: up to 4 within the floor, above it beyond. Greys for rows that have no floor."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatCell:
+    """One cell. level: 0 to 8, None where there is nothing."""
+
+    title: str
+    level: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    """One row. note: its mean and worst frame. neutral: shaded by its own range, for it has no floor to compare with."""
+
+    label: str
+    note: str
+    cells: tuple[HeatCell, ...]
+    neutral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Rows of shaded cells over common columns. starts: the first frame of each column."""
+
+    key: str
+    title: str
+    about: str
+    starts: tuple[int, ...]
+    rows: tuple[HeatRow, ...]
 
 
 def heat_map(scope: MeasuredScope, key: str) -> HeatMap | None:
@@ -42,12 +75,12 @@ def _row(metric: Metric, starts: tuple[int, ...], wide: int) -> HeatRow:
     for start in starts:
         part = range(start, min(start + wide, len(bad)))
         if not part:
-            cells.append(Cell("", None))
+            cells.append(HeatCell("", None))
             continue
         worst = max(part, key=lambda n: (bad[n], -n))
         share = (bad[worst] - zero) / (top - zero) if top > zero else 0.0
         frames = f"frame {worst}" if wide == 1 else f"frames {start} to {part[-1]}, the worst is {worst}"
-        cells.append(Cell(f"{metric.name}, {frames}: {number(metric.per_frame[worst])}", level(share, neutral)))
+        cells.append(HeatCell(f"{metric.name}, {frames}: {number(metric.per_frame[worst])}", level(share, neutral)))
     at = max(range(len(bad)), key=lambda n: (bad[n], -n))
     mean = f"mean {number(metric.mean.value)}"
     label = metric.name if metric.reference == "uncached" else f"{metric.name} from many steps"

@@ -171,7 +171,7 @@ def _rules(table: HookTable) -> Iterator[tuple[str, ...]]:
             str(rule.name),
             str(rule.tier),
             str(rule.method),
-            str(rule.risk or "none"),
+            ", ".join(rule.risks) or "none",
             _plain(dict(rule.params)) or "none",
         )
 

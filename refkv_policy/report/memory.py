@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from refkv_policy.audit import RequestLog
-from refkv_policy.report.charts import Chart, Floor, Mark, Series, linear_axis
-from refkv_policy.report.words import number, size
+from refkv_policy.report.charts import Chart, Floor, Mark, Series
+from refkv_policy.report.words import size
 
 LARGEST = 1 << 60
 """Bytes: what a log says beyond it is nonsense and is drawn as this."""
@@ -22,12 +22,10 @@ def memory_chart(request: RequestLog, key: str) -> Chart | None:
         return None
     unit, name = next((u, n) for u, n in UNITS if most >= u)
     marks = tuple(
-        Mark(
-            line.step + (0.5 if line.branch == "uncond" else 0.0), bytes_held / unit,
-            f"after step {line.step}, {line.branch or 'branch unknown'}: {size(bytes_held)}",
-        )
-        for line, bytes_held in zip(lines, held, strict=True) if line.step is not None
-    )  # fmt: skip
+        Mark(line.step + (0.5 if line.branch == "uncond" else 0.0), bytes_held / unit)
+        for line, bytes_held in zip(lines, held, strict=True)
+        if line.step is not None
+    )
     floors = []
     if type(peak) is int and 0 < peak < LARGEST:
         floors.append(Floor(f"peak {size(peak)}", peak / unit, "peak"))
@@ -41,9 +39,11 @@ def memory_chart(request: RequestLog, key: str) -> Chart | None:
         f"memory-{key}",
         "Cache memory over steps",
         f"Bytes held after each call of the transformer.{beyond}",
-        linear_axis("step", [m.x for m in marks], lambda v: f"{v:.0f}", whole=True),
-        linear_axis(f"held, {name}", [0.0, *(m.y for m in marks), *(f.y for f in floors)], number),
-        (Series("held", "held", marks, stairs=True),),
+        "step",
+        f"held, {name}",
+        (Series("held", "held", marks, stairs=True, dots=len(marks) == 1),),
         tuple(floors),
+        steps=True,
+        anchor=0.0,
         low=True,
     )

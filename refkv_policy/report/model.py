@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from refkv_policy.report.charts import Chart, HeatMap
+from refkv_policy.report.charts import Chart
 from refkv_policy.report.drift import Drift
+from refkv_policy.report.facts import Fact, facts
+from refkv_policy.report.heat import HeatMap
 from refkv_policy.report.logs import LogView
 from refkv_policy.report.scopes import ScopeView
 from refkv_policy.report.sitemap import SiteMap
-from refkv_policy.report.verdict import WORDS, Standing, headline
+from refkv_policy.report.verdict import ANSWERS, WORDS, Standing, headline
 from refkv_policy.report.videos import Players
 
 
@@ -52,14 +54,29 @@ class Report:
     @property
     def verdict(self) -> Standing:
         """The report's own."""
-        lacking = [Standing("missing", f"no evidence holds {scope}") for _, scope in self.missing]
+        lacking = [Standing("missing", "no evidence given holds it")] * len(self.missing)
         return headline([*(s.standing for s in self.scopes), *lacking], [log.standing for log in self.logs])
 
     @property
+    def answer(self) -> str:
+        """Whether what the evidence is of should be approved; empty where there is none."""
+        return ANSWERS[self.verdict.tone] if self.scopes or self.missing else ""
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Speed, error and memory over the scopes of the one plan; of several plans each scope has its own.
+
+        None of a document that was edited: there is no telling who wrote its figures.
+        """
+        one = len({scope.plan for scope in self.scopes}) == 1 and self.verdict.word != "edited"
+        return facts([scope.entry for scope in self.scopes]) if one else ()
+
+    @property
     def title(self) -> str:
-        """The plans it is about, or else the files."""
-        plans = dict.fromkeys([*(s.plan for s in self.scopes), *(g.plan for log in self.logs for g in log.groups)])
-        names = list(plans) or [d.file for d in self.drifts] or [p.title for p in self.players] or ["nothing"]
+        """The plans that evidence is of or missing for; else those of the logs; else the files."""
+        judged = dict.fromkeys([*(s.plan for s in self.scopes), *(plan for plan, _ in self.missing)])
+        names = list(judged or dict.fromkeys(g.plan for log in self.logs for g in log.groups))
+        names = names or [d.file for d in self.drifts] or [p.title for p in self.players] or ["nothing"]
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
     @property

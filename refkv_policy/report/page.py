@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from refkv_policy.report.charts import GREY_DARK, GREY_LIGHT, HEAT_DARK, HEAT_LIGHT, PAINTS, STYLES
+from refkv_policy.report.charts import ROW_COLUMNS, Chart
+from refkv_policy.report.draw import NARROW, WIDE, picture
 from refkv_policy.report.frontier import COLUMNS as FRONTIER_COLUMNS
+from refkv_policy.report.heat import GREY, HEAT
 from refkv_policy.report.logs import REQUEST_COLUMNS, RULE_COLUMNS, SITE_COLUMNS
 from refkv_policy.report.model import Report
 from refkv_policy.report.scopes import METRIC_COLUMNS, SAMPLE_COLUMNS
-from refkv_policy.report.sitemap import class_of, seen
-from refkv_policy.report.svg import chart_svg, heat_svg, key_svg
-from refkv_policy.report.videos import Players
+from refkv_policy.report.sitemap import PAINTS, class_of, seen
+from refkv_policy.report.videos import GAINS, Players
 from refkv_policy.report.words import visible
 
 TEMPLATES = Path(__file__).parent / "templates"
-OPEN = 3
-"""Scopes that are shown unfolded; of more, only the first."""
 
 
 def render(report: Report) -> str:
@@ -50,17 +48,16 @@ def render(report: Report) -> str:
         "style": Markup(style),  # noqa: S704  our own files, as the next
         "script": Markup(script),  # noqa: S704
         "policy": _policy(style, script),
-        "chart_svg": chart_svg,
-        "heat_svg": heat_svg,
-        "key_svg": key_svg,
+        "wide": lambda chart: _data_address(chart, WIDE),
+        "narrow": lambda chart: _data_address(chart, NARROW),
         "class_of": class_of,
         "seen": seen,
         "players": [_player(players, n) for n, players in enumerate(report.players)],
-        "open_all": len(report.scopes) <= OPEN,
         "frontier_columns": FRONTIER_COLUMNS,
         "columns": {
             "requests": REQUEST_COLUMNS, "sites": SITE_COLUMNS, "rules": RULE_COLUMNS, "metrics": METRIC_COLUMNS,
-            "samples": SAMPLE_COLUMNS,
+            "samples": SAMPLE_COLUMNS, "chart": ROW_COLUMNS,
+            "departures": ("reason", "planned", "done", "sites", "steps", "branch", "cells"),
         },
     }  # fmt: skip
     return environment.get_template("report.html.j2").render(context)
@@ -99,21 +96,20 @@ def _read(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
+def _data_address(chart: Chart, width: float) -> Markup:
+    data = base64.b64encode(picture(chart, "svg", width)).decode()
+    return Markup(f"data:image/svg+xml;base64,{data}")  # noqa: S704  base64
+
+
 def _style() -> str:
-    """The style sheet with the plots' colours, which the PNG plots share."""
-    rules = [f".s-{name}{{--c:light-dark({s.light},{s.dark})}}" for name, s in STYLES.items()]
-    rules += [
+    """The style sheet with the colours of the maps' cells, which the PNG plots share."""
+    rules = [
         f".{class_of(action)}{{background:light-dark({p.light},{p.dark});color:light-dark({p.light_ink},{p.dark_ink})}}"
         for action, p in PAINTS.items()
     ]
-    for kind, light, dark in (("h", HEAT_LIGHT, HEAT_DARK), ("g", GREY_LIGHT, GREY_DARK)):
-        rules += _fills(kind, light, dark)
+    for kind, palette in (("h", HEAT), ("g", GREY)):
+        rules += [f".{kind}{level}{{background:{colour}}}" for level, colour in enumerate(palette)]
     return _read("report.css") + "".join(rules)
-
-
-def _fills(kind: str, light: Sequence[str], dark: Sequence[str]) -> Iterable[str]:
-    for level, (on_light, on_dark) in enumerate(zip(light, dark, strict=True)):
-        yield f".{kind}{level}{{--c:light-dark({on_light},{on_dark});fill:var(--c)}}"
 
 
 def _player(players: Players, number: int) -> dict[str, Any]:
@@ -124,6 +120,9 @@ def _player(players: Players, number: int) -> dict[str, Any]:
         "title": players.title,
         "notes": players.notes,
         "compared": players.compared,
+        "gap": players.gap,
+        "gain": players.gain,
+        "gains": GAINS,
         "labels": [panel.label for panel in players.panels],
         "files": [(source.name, source.sha256, len(source.data)) for source in players.sources],
         "size": players.panels[0].crop[2:],

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from refkv_policy.evidence import GATE, Figure, Item, MeasuredScope, Metric
-from refkv_policy.report.charts import HeatMap
 from refkv_policy.report.cost import cost_rows
+from refkv_policy.report.facts import Fact, facts
 from refkv_policy.report.frontier import FrontierView, frontier_view
-from refkv_policy.report.heat import heat_map
+from refkv_policy.report.heat import HeatMap, heat_map
 from refkv_policy.report.inputs import EvidenceFile, LogFile
 from refkv_policy.report.provenance import audit_rows, provenance_rows
 from refkv_policy.report.sitemap import SiteMap, planned_maps
 from refkv_policy.report.verdict import Bindings, Standing, Tone, scope_standing
-from refkv_policy.report.words import NONE, between, item_says, number, percent, size, times
+from refkv_policy.report.words import NONE, Say, apart, between, item_says, number
 
 Cell = str | tuple[str, str]
 """A text, or a text and a remark below it."""
@@ -32,16 +32,15 @@ class ItemRow:
     title: str
     word: str
     tone: Tone
-    measured: str
-    between: str
-    threshold: str
-    how: str
+    measured: Cell
+    judged: Cell
+    threshold: Cell
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeView:
-    """One scope. facts: its few headline figures; levels: (what, planned, uncached, difference)."""
+    """One scope. facts: speed, error, memory; levels: (what, planned, uncached, difference); tools: (metric, measured with)."""
 
     key: str
     plan: str
@@ -49,10 +48,12 @@ class ScopeView:
     title: str
     table: str
     standing: Standing
-    facts: tuple[tuple[str, str, str], ...]
+    entry: MeasuredScope
+    facts: tuple[Fact, ...]
     items: tuple[ItemRow, ...]
     levels: tuple[Row, ...]
     metrics: tuple[Row, ...]
+    tools: tuple[tuple[str, str], ...]
     samples: tuple[Row, ...]
     samples_more: int
     frontier: FrontierView | None
@@ -106,10 +107,12 @@ def _view(
         title=str(entry.scope),
         table=entry.bound.table,
         standing=standing,
-        facts=tuple(_facts(entry)),
+        entry=entry,
+        facts=facts([entry]),
         items=tuple(sorted(_items(entry), key=lambda item: order.index(item.tone))),
         levels=tuple(cost_rows(entry)),
         metrics=tuple(map(_metric, entry.metrics)),
+        tools=tuple((metric.name, metric.provenance) for metric in entry.metrics),
         samples=tuple(samples[:MOST_SAMPLES]),
         samples_more=max(len(samples) - MOST_SAMPLES, 0),
         frontier=frontier_view(entry, key),
@@ -120,37 +123,6 @@ def _view(
     )
 
 
-def _facts(entry: MeasuredScope) -> Iterator[tuple[str, str, str]]:
-    """(name, value, remark) of what a reviewer asks first."""
-    latency, counts, memory = entry.levels.step_latency, entry.levels.counts, entry.memory
-    if latency is None:
-        yield "Speed-up of a step", "not measured", f"{times(1 / (1 - counts.saved))} by FLOPs"
-    else:
-        yield "Speed-up of a step", times(latency.speedup.value), _interval(latency.speedup, times)
-    yield "FLOPs saved", percent(counts.saved), f"{counts.hits:,} hits, {counts.misses:,} misses"
-    error = _headline(entry)
-    if error is not None:
-        floor = "" if error.solver is None else f"solver floor {number(error.solver.value)}"
-        yield f"Error ({error.name})", number(error.mean.value), floor
-    if memory is not None:
-        budget = "no budget" if memory.budget is None else f"budget {size(memory.budget)}"
-        yield "Cache at its peak", size(memory.cache), budget
-
-
-def _headline(entry: MeasuredScope) -> Metric | None:
-    """The metric of the frontier, or else the first that compares with the uncached run and is no stand-in."""
-    frontier = entry.levels.frontier
-    named = [
-        m for m in entry.metrics if frontier is not None and m.name == frontier.metric and m.reference == "uncached"
-    ]
-    plain = [m for m in entry.metrics if m.reference == "uncached" and not m.stand_in]
-    return next(iter([*named, *plain]), None)
-
-
-def _interval(value: Figure, say: Callable[[float], str]) -> str:
-    return between(value.interval, say).strip(" ()") if value.interval is not None else "one observation"
-
-
 def _items(entry: MeasuredScope) -> Iterator[ItemRow]:
     given = {item.name for item in entry.gate}
     for item in entry.gate:
@@ -159,31 +131,40 @@ def _items(entry: MeasuredScope) -> Iterator[ItemRow]:
         if name not in given:
             limit = NONE if requirement.threshold is None else number(requirement.threshold)
             yield ItemRow(
-                name, requirement.title, "not measured", "open", NONE, "", limit, "", "the document leaves it out"
+                name, requirement.title, "not measured", "open", NONE, NONE, limit, "the document leaves it out"
             )
 
 
 def _item(item: Item) -> ItemRow:
-    say = item_says(item)
-    measured = NONE if item.measured is None else say(item.measured)
-    scatter = between(item.interval, say).strip(" ()")
-    how = ["by the interval's worse end" if item.judged_by == "interval" else "by the figure"]
-    if item.equal_within:
-        how.append(f"equal within {say(item.equal_within)}")
-    if item.metric:
-        how.append(item.metric)
-    sense = "at most" if item.must_be == "at_most" else "at least"
-    word = item.verdict.replace("_", " ")
+    tone, word = ITEM_TONES[item.verdict], item.verdict.replace("_", " ")
     # Memory's limit is the plan's budget; where it states none, the document holds the prediction in its place.
-    unlimited = item.name == "memory" and item.measured is None
-    threshold = NONE if unlimited else f"{sense} {say(item.threshold)}"
-    tone = ITEM_TONES[item.verdict]
-    return ItemRow(item.name, item.title, word, tone, measured, scatter, threshold, ", ".join(how), item.why)
+    if item.name == "memory" and item.measured is None:
+        return ItemRow(item.name, item.title, word, tone, NONE, NONE, NONE, item.why)
+    at_most, ends = item.must_be == "at_most", item.interval
+    limit = item.threshold + (item.equal_within if at_most else -item.equal_within)
+    judged, how = item.measured, "the figure itself"
+    if item.judged_by == "interval":
+        how = f"the interval's {'high' if at_most else 'low'} end"
+        judged = None if ends is None else ends.high if at_most else ends.low
+    shown = [value for value in (item.measured, judged) if value is not None]
+    say = apart(item_says(item), limit, *shown, *((ends.low, ends.high) if ends is not None else ()))
+    return ItemRow(
+        item.name,
+        item.title,
+        word,
+        tone,
+        NONE if item.measured is None else (say(item.measured), between(ends, say).strip(" ()")),
+        NONE if judged is None else (say(judged), how),
+        (f"{'at most' if at_most else 'at least'} {say(limit)}", _equal(item, say)),
+        f"{item.why} ({item.metric})" if item.metric else item.why,
+    )
 
 
-METRIC_COLUMNS = (
-    "metric", "mean", "worst frame", "noise floor", "solver floor", "another seed", "measured with",
-)  # fmt: skip
+def _equal(item: Item, say: Say) -> str:
+    return f"{say(item.threshold)}, equal within {say(item.equal_within)}" if item.equal_within else ""
+
+
+METRIC_COLUMNS = ("metric", "mean", "worst frame", "noise floor", "solver floor", "another seed")
 
 
 def _metric(metric: Metric) -> Row:
@@ -192,7 +173,6 @@ def _metric(metric: Metric) -> Row:
     return (
         (metric.name, f"{metric.title}, {metric.better} is better{against}{stand_in}"),
         *(_parted(value) for value in (metric.mean, metric.worst, metric.noise, metric.solver, metric.other_seed)),
-        metric.provenance,
     )
 
 

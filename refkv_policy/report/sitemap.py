@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from refkv_policy.audit import Decision, RequestLog
 from refkv_policy.audit.fold import fold_names
@@ -26,6 +27,25 @@ SEEN = {"-": "·", LEFT_OUT: "", ABSENT: "", ".": "•"}
 """Characters shown in place of an action's own, where that would be hard to see in a cell."""
 WIDEST = 200
 """Steps that are drawn."""
+
+
+class Paint(NamedTuple):
+    """Ground and ink of a cell, on a light page and on a dark one."""
+
+    light: str
+    light_ink: str
+    dark: str
+    dark_ink: str
+
+
+PAINTS = {
+    "C": Paint("#1c4f79", "#ffffff", "#8cc4ee", "#0f1b26"),
+    ".": Paint("#bcd6ea", "#1b3a52", "#2d4d68", "#cfe4f5"),
+    "R": Paint("#cdebd4", "#0f4d26", "#1f5a35", "#d7f5df"),
+    "F": Paint("#e3d8f6", "#42267a", "#4f3b7c", "#eee5ff"),
+    "?": Paint("#fbe3b8", "#5f3d00", "#6b4a10", "#ffe7bd"),
+}
+"""Of the actions; a site that is not reached has the page's own."""
 
 
 def seen(action: str) -> str:
@@ -79,8 +99,7 @@ class SiteMap:
     cut: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Departures:
+class Departures(NamedTuple):
     """Cells that departed alike: what, why, where and when."""
 
     reason: str
@@ -89,7 +108,7 @@ class Departures:
     sites: str
     steps: str
     branch: str
-    cells: int
+    cells: str
 
 
 def run_maps(request: RequestLog) -> tuple[SiteMap, ...]:
@@ -173,7 +192,7 @@ def departures(request: RequestLog, most: int = 100) -> tuple[tuple[Departures, 
         Departures(
             reason, ACTIONS[planned], ACTIONS[done], sites,
             "unknown" if steps == (-1,) else compact(tuple(s for s in steps if s >= 0)),
-            branch, sum(len(at) for site, at in places.items() if tuple(at) == steps and site in sites_of),
+            branch, f"{sum(len(at) for site, at in places.items() if tuple(at) == steps and site in sites_of):,}",
         )
         for (reason, planned, done, branch), places in by.items()
         for sites, steps, sites_of in _alike(places)

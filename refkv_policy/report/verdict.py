@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from refkv_policy.audit import Verification
 from refkv_policy.compiler import HookTable
-from refkv_policy.evidence import Evidence, MeasuredScope, Scope
+from refkv_policy.evidence import GATE, Evidence, MeasuredScope, Scope
 from refkv_policy.evidence.status import differences, entry_status
-from refkv_policy.report.words import count, listed
+from refkv_policy.report.words import count, item_says, listed
 
 Tone = Literal["good", "bad", "open", "void"]
 """green and ok · red and broken · incomplete, unsealed, missing · stale and edited: says nothing any more."""
@@ -28,13 +28,33 @@ WORDS: dict[str, Tone] = {
 }
 """Every verdict there is, the worst first."""
 
+ANSWERS: dict[Tone, str] = {"void": "No", "bad": "No", "open": "Not yet", "good": "Yes"}
+"""To the question whether a plan should be approved, by the evidence of it."""
+
+PROMISES = {
+    "mean_drop": "to keep the features of its frames near the uncached run's",
+    "worst_frame_drop": "to keep the features of its worst frame near the uncached run's",
+    "speedup": "to save {} of the denoising time",
+    "pareto": "to be the best of its own variants",
+    "second_half_decay": "to hold through the second half of long clips",
+    "subjective": "to look the same to raters",
+    "fewer_steps": "to be as near the uncached run as fewer steps of the same speed",
+    "respaced_steps": "to be as near the uncached run as re-spaced fewer steps of the same speed",
+    "memory": "to keep to its memory budget",
+}
+"""What a plan was to do, by the gate's item; `{}` is the threshold. A red item is not shown to be so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What something is worth: the verdict's word, and why in a sentence."""
+    """What something is worth: the verdict's word, and why in a sentence.
+
+    reasons: of a red scope what it was not shown to do, of an incomplete one what was not measured, each by itself.
+    """
 
     word: str
     why: str
+    reasons: tuple[str, ...] = ()
 
     @property
     def tone(self) -> Tone:
@@ -63,7 +83,18 @@ def scope_standing(document: Evidence, entry: MeasuredScope, bindings: Bindings 
         if entry_status(document, scope, bindings.tables, profiles=bindings.profiles) == "stale":
             told = differences(entry, table, bindings.profiles.get(scope.profile))
             return Standing("stale", f"it was measured of something else: {', '.join(told)}")
-    return Standing(entry.verdict, _why(entry))
+    return Standing(entry.verdict, _why(entry), tuple(_reasons(entry)))
+
+
+def _reasons(entry: MeasuredScope) -> Iterator[str]:
+    wanted = "red" if entry.verdict == "red" else "not_measured"
+    items = {item.name: item for item in entry.gate}
+    for name, found in entry.verdicts.items():
+        title = items[name].title if name in items else GATE[name].title
+        if found == wanted == "red" and name in PROMISES:
+            yield PROMISES[name].format(item_says(items[name])(items[name].threshold))
+        elif found == wanted:
+            yield title if wanted == "not_measured" else f"to keep the threshold of: {title}"
 
 
 def _why(entry: MeasuredScope) -> str:
@@ -107,10 +138,26 @@ def headline(scopes: Sequence[Standing], logs: Sequence[Standing]) -> Standing:
     if word is None:
         return Standing("missing", "nothing in this report was judged: it holds no evidence and no audit log")
     of_it = [s for s in everything if s.word == word]
+    told = _told(word, of_it)
     if len(everything) == 1:
-        return of_it[0]
+        return Standing(word, told)
     what = "scope" if scopes and not any(s in spoilt for s in of_it) else "log" if not scopes else "scope or log"
-    return Standing(word, f"{len(of_it)} of {count(len(everything), what)}: {of_it[0].why}")
+    share = f"{len(of_it)} of {count(len(everything), what)}"
+    return Standing(word, f"{share} {'is' if len(of_it) == 1 else 'are'} {word}: {told}")
+
+
+LEADS = {"red": "not shown ", "incomplete": "nothing is red, but not measured: "}
+
+
+def _told(word: str, standings: Sequence[Standing]) -> str:
+    """The reasons of them all; one that is not everybody's says of how many it is."""
+    named = all(s.reasons for s in standings)
+    tally = sorted(_tally(reason for s in standings for reason in (s.reasons or (s.why,))), key=lambda pair: -pair[1])
+    told = [
+        reason if n == len(standings) or (n == 1 and not named) else f"{reason} ({n:,} of {len(standings):,})"
+        for reason, n in tally
+    ]
+    return (LEADS.get(word, "") if named else "") + listed(told, last="or" if word == "red" else "and")
 
 
 def _tally(outcomes: Iterable[str]) -> list[tuple[str, int]]:

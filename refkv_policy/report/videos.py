@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from refkv_policy.report.errors import ReportError
 from refkv_policy.report.inputs import COMPARE, OUTPUT
-from refkv_policy.report.words import number, size
+from refkv_policy.report.words import number, percent, size
 
 if TYPE_CHECKING:
     from refkv_policy.video import Clip
 
 LABELS = ("input", "uncached", "planned")
+GAINS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""By which a difference can be enlarged."""
 LARGEST = 256 << 20
 """Bytes of all videos of one report: beyond it a browser may not open the page."""
 
@@ -50,12 +53,17 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Players:
-    """Players that run together, all of `frames` frames at `fps`. notes: what was done to make them so."""
+    """Players that run together, all of `frames` frames at `fps`. notes: what was done to make them so.
+
+    gain: by which the difference is enlarged at first; gap: how large it is over the whole clip, in words.
+    """
 
     title: str
     sources: tuple[Source, ...]
     panels: tuple[Panel, ...]
     notes: tuple[str, ...] = ()
+    gain: int = 1
+    gap: str = ""
 
     @property
     def frames(self) -> int:
@@ -93,7 +101,7 @@ def players_of(files: Mapping[str, Path]) -> Players:
     ordered = [label for label in LABELS if label in sources]
     _limit([sources[label] for label in ordered])
     panels = [Panel(label, n, (0, 0, sources[label].width, sources[label].height)) for n, label in enumerate(ordered)]
-    return Players("Videos", tuple(sources[label] for label in ordered), tuple(panels), tuple(told))
+    return _compared(Players("Videos", tuple(sources[label] for label in ordered), tuple(panels), tuple(told)))
 
 
 def players_in(folder: Path) -> Players | None:
@@ -104,8 +112,47 @@ def players_in(folder: Path) -> Players | None:
             source, notes = _load(path, None)
             _limit([source])
             panels = _split(source) if name == COMPARE else (Panel("planned", 0, (0, 0, source.width, source.height)),)
-            return Players(f"Videos of {folder.name}", (source,), panels, notes)
+            return _compared(Players(f"Videos of {folder.name}", (source,), panels, notes))
     return None
+
+
+def _compared(players: Players) -> Players:
+    """With the gain that its difference needs to be seen: it keeps all but one in a hundred values within the scale."""
+    if not players.compared:
+        return players
+    import av
+    import numpy as np
+
+    one, other = (next(p for p in players.panels if p.label == label) for label in ("uncached", "planned"))
+    tally = np.zeros(256, np.int64)
+    try:
+        for pictures in zip(*map(_decoded, players.sources), strict=False):
+            first, second = (
+                pictures[panel.source][top : top + height, left : left + width].astype(np.int16)
+                for panel in (one, other)
+                for left, top, width, height in [panel.crop]
+            )
+            tally += np.bincount(np.abs(first - second).ravel(), minlength=256)
+    except av.error.FFmpegError as error:
+        return replace(players, gap=f"not measured, for a frame cannot be decoded ({error.strerror})")
+    if not tally[1:].any():
+        return replace(players, gap="no value differs")
+    most = max(1, int(np.searchsorted(np.cumsum(tally), 0.99 * tally.sum())))
+    gain = max(gain for gain in GAINS if gain * most <= 255)
+    mean, largest = float(tally @ np.arange(256)) / int(tally.sum()) / 255, int(tally.nonzero()[0][-1]) / 255
+    said = (
+        f"over the whole clip {percent(mean)} of full scale on average and {percent(largest)} at most; shown × {gain}"
+    )
+    return replace(players, gain=gain, gap=f"{said}, by which 99 of 100 values stay within the scale")
+
+
+def _decoded(source: Source) -> Iterator[Any]:
+    """The frames of a source, uint8 (height, width, 3)."""
+    import av
+
+    with av.open(io.BytesIO(source.data), "r") as container:
+        for frame in container.decode(video=0):
+            yield frame.to_ndarray(format="rgb24")
 
 
 def _split(source: Source) -> tuple[Panel, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
 from refkv_policy.compiler import human_bytes
 from refkv_policy.evidence import Figure, Interval, Item
@@ -35,30 +36,37 @@ def _seen(character: str) -> str:
     return f"⟨U+{ord(character):04X}⟩" if unicodedata.category(character) in HIDDEN else character
 
 
-def number(value: float) -> str:
+class Say(Protocol):
+    """How a kind of values is written, to so many significant digits."""
+
+    def __call__(self, value: float, digits: int = 3) -> str:
+        """The text."""
+
+
+def number(value: float, digits: int = 3) -> str:
     """Three significant digits, without an exponent where that stays short: `0.0021`, `1.24`, `36`."""
     if value == 0:
         return "0"
     try:
-        text = f"{value:.3g}"
+        text = f"{value:.{digits}g}"
     except OverflowError:  # an integer that no log of ours holds
         return "beyond 1e308"
     return f"{value:,.0f}" if "e" in text and 1e3 <= abs(value) < 1e7 else text
 
 
-def percent(share: float) -> str:
+def percent(value: float, digits: int = 3) -> str:
     """A share in percent: `8 %`, `0.21 %`."""
-    return f"{number(100 * share)}{SPACE}%"
+    return f"{number(100 * value, digits)}{SPACE}%"
 
 
-def times(ratio: float) -> str:
+def times(value: float, digits: int = 3) -> str:
     """A speed-up: `1.24×`."""
-    return f"{ratio:.2f}×" if ratio < 100 else f"{number(ratio)}×"
+    return f"{value:.{digits - 1}f}×" if value < 100 else f"{number(value, digits)}×"
 
 
-def seconds(value: float) -> str:
+def seconds(value: float, digits: int = 3) -> str:
     """`12.3 ms` below a second, else `4.1 s`."""
-    return f"{number(1000 * value)}{SPACE}ms" if abs(value) < 1 else f"{number(value)}{SPACE}s"
+    return f"{number(1000 * value, digits)}{SPACE}ms" if abs(value) < 1 else f"{number(value, digits)}{SPACE}s"
 
 
 def flops(count: float) -> str:
@@ -69,12 +77,26 @@ def flops(count: float) -> str:
     return f"{number(count)}{SPACE}FLOP"
 
 
-def size(count: float) -> str:
-    """Bytes: `18.0 KiB`."""
-    return human_bytes(round(count)).replace(" ", SPACE)
+def size(value: float, digits: int = 3) -> str:
+    """Bytes: `18.0 KiB`; to more digits than three, all of them: `18,433 B`."""
+    return human_bytes(round(value)).replace(" ", SPACE) if digits <= 3 else f"{round(value):,}{SPACE}B"
 
 
-Say = Callable[[float], str]
+def decay(value: float, digits: int = 3) -> str:
+    """Points lost a second: `0.12 /s`."""
+    return f"{number(value, digits)}{SPACE}/s"
+
+
+def apart(say: Say, limit: float, *values: float) -> Say:
+    """`say` to as many digits as let every value that is not the limit read otherwise than it, three at least.
+
+    So a figure on the wrong side of its limit never reads as if it were on it.
+    """
+    for digits in range(3, 18):
+        said = partial(say, digits=digits)
+        if all(value == limit or said(value) != said(limit) for value in values):
+            break
+    return said
 
 
 def figure(value: Figure | None, say: Say = number) -> str:
@@ -95,7 +117,7 @@ ITEM_SAYS: dict[str, Say] = {
     "speedup": percent,
     "subjective": percent,
     "memory": size,
-    "second_half_decay": lambda value: f"{number(value)}{SPACE}/s",
+    "second_half_decay": decay,
 }
 """How the gate's own items are measured; every other one is a plain number."""
 
@@ -110,8 +132,8 @@ def count(number_of: int, what: str, plural: str | None = None) -> str:
     return f"{number_of:,} {what if number_of == 1 else plural or what + 's'}"
 
 
-def listed(names: list[str], most: int = 6) -> str:
+def listed(names: list[str], most: int = 6, last: str = "and") -> str:
     """`a, b and c`; of very many the first and how many more."""
     if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+        return f"{', '.join(names[:most])} {last} {len(names) - most} more"
+    return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -104,7 +104,7 @@ def plots_of(report: Report) -> tuple[Plot, ...]:
 
 def write_plots(report: Report, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write each plot as a PNG picture into a folder, which is made, and give the paths. Raises ReportError."""
-    from refkv_policy.report.png import png
+    from refkv_policy.report.draw import picture
 
     place = Path(folder)
     try:
@@ -114,7 +114,7 @@ def write_plots(report: Report, folder: str | os.PathLike[str]) -> tuple[Path, .
     written = []
     for plot in plots_of(report):
         path = place / f"{plot.key}.png"
-        _replace(path, png(plot))
+        _replace(path, picture(plot))
         written.append(path)
     return tuple(written)
 

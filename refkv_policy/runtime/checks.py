@@ -11,10 +11,10 @@ from torch import nn
 
 from refkv_policy.compiler.sigmas import TOLERANCE
 from refkv_policy.compiler.table import HookTable
-from refkv_policy.runtime import wan_vace
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Inputs
 from refkv_policy.runtime.errors import AttachError, RequestError
+from refkv_policy.runtime.families import executor_of, executors, is_known
 
 
 def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
@@ -33,17 +33,18 @@ def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
             "the transformer is compiled as a whole, which would compile the table away; "
             "compile its blocks instead (`transformer.compile_repeated_blocks`)"
         )
-    if not wan_vace.is_member(model):
+    if not is_known(model):
+        known = " or ".join(each.PIPELINES for each in executors())
         raise AttachError(
-            f"{type(model).__name__} is not a Wan VACE model; "
-            "attach to a WanVACEPipeline or to its WanVACETransformer3DModel"
+            f"{type(model).__name__} is no transformer that refkv knows; attach to a {known}, or to its transformer"
         )
     return model, pipe
 
 
 def check_model(model: Any, table: HookTable) -> None:
     """Raises AttachError when the table is for another model, or the model is in a state the executor cannot keep."""
-    mine, theirs = wan_vace.layout_of(model), table.layout
+    executor = executor_of(model)
+    mine, theirs = executor.layout_of(model), table.layout
     for name in theirs.__dataclass_fields__:
         if getattr(mine, name) != getattr(theirs, name):
             raise AttachError(
@@ -59,7 +60,7 @@ def check_model(model: Any, table: HookTable) -> None:
             f"the table asks for {table.attention_dtype} attention, which no backend here has; "
             "set the plan's `quantization.attention.dtype` to native"
         )
-    if (cell := wan_vace.unsupported_cell(table)) is not None:
+    if (cell := executor.unsupported_cell(table)) is not None:
         raise AttachError(f"the runtime cannot do {cell}; compile the plan again with this version of refkv")
     if model.is_cache_enabled:
         raise AttachError("diffusers' own cache is enabled on the model; call `transformer.disable_cache()` first")
@@ -67,9 +68,16 @@ def check_model(model: Any, table: HookTable) -> None:
         raise AttachError("the model runs under context parallelism, which is not supported yet; attach without it")
     if model.training and model.gradient_checkpointing:
         raise AttachError("the model is in training with gradient checkpointing; call `transformer.eval()` first")
-    if (problem := wan_vace.unsupported_attention(model, table)) is not None:
+    if (problem := executor.unsupported_attention(executor.stacks(model), table)) is not None:
         raise AttachError(
             f"{problem}, so its text K/V cannot be kept; take the text_kv rule out, or restore the processor"
+        )
+    if executor.parts(executor.stacks(model), table) and any(
+        getattr(m, "_compiled_call_impl", None) is not None for m in model.modules()
+    ):
+        raise AttachError(
+            "the model's blocks are compiled, and the table has rules at parts of blocks, which a compiled block does not "
+            "ask for; attach to a model that is not compiled, or take those rules out"
         )
     if _streams(model):
         raise AttachError(_STREAMS + "attach with `use_stream=False`")

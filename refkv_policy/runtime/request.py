@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from refkv_policy.compiler.table import HookTable
+from torch import Tensor
+
+from refkv_policy.compiler.table import BRANCHES, ONLINE, HookTable
+from refkv_policy.profiles.sites import CFG
 from refkv_policy.runtime.call import Call, Inputs
 from refkv_policy.runtime.cells import CallPlan
+from refkv_policy.runtime.gate import Gate
 from refkv_policy.runtime.store import Store
 from refkv_policy.runtime.summary import Counts, RequestSummary
 from refkv_policy.runtime.watch import Watch
@@ -44,6 +48,9 @@ class Request:
         self._seen: set[CallPlan] = set()
         self._form: tuple[Any, ...] | None = None
         self._watches: dict[str, tuple[Watch, ...]] = {}
+        self._gates = _gates(table, branches)
+        self._base: tuple[int, Tensor] | None = None
+        self._wants_base = CFG in table.by_at
 
     def strays(self, plan: CallPlan, inputs: Inputs) -> bool:
         """Whether a call stands where one has already run, or is of another shape, dtype or device than the first."""
@@ -64,11 +71,17 @@ class Request:
             for kind, watch, content in zip(_KINDS, watches, watched, strict=True):
                 if watch.changed(content):
                     self.store.drop(plan.branch, self._depends[kind], NEW_CONTROL)
-        return Call(plan, self.store, self.table.rules, self.withheld)
+        call = Call(plan, self.store, self.table.rules, self.withheld, self._gates[plan.branch])
+        if self._base is not None and self._base[0] == plan.step:
+            call.base = self._base[1]
+        return call
 
-    def ran(self, call: Call) -> None:
-        """Count a call that has returned."""
+    def ran(self, call: Call, sample: Tensor) -> None:
+        """Count a call that has returned. sample: its velocity."""
         self._counts.add(call)
+        if self._wants_base and call.plan.branch == BRANCHES[0]:
+            # A copy, since the sampler may write to what it was given; it is of the latents' size, and let go a step later.
+            self._base = call.plan.step, sample.detach().clone()
 
     def give_up(self, error: BaseException) -> None:
         """From now on compute everything and keep nothing."""
@@ -89,7 +102,19 @@ class Request:
         """Let go of everything that is held."""
         self.store.clear()
         self._watches.clear()
+        self._gates, self._base = {}, None
 
     def summary(self, outcome: str) -> RequestSummary:
         """What it did so far."""
         return self._counts.summary(self.name, outcome, self.store, self.error)
+
+
+def _gates(table: HookTable, branches: tuple[str, ...]) -> dict[str, dict[int, Gate]]:
+    """A gate for each online rule: one for both branches, unless they are to decide each for itself."""
+    found: dict[str, dict[int, Gate]] = {branch: {} for branch in branches}
+    for n, rule in enumerate(table.rules):
+        acting = [b for b in branches if any(ONLINE in row.actions(b) for row in table.governed(n))]
+        shared = None if rule.apart or not acting else Gate(table, n, acting[0])
+        for branch in acting:
+            found[branch][n] = shared or Gate(table, n, branch)
+    return found

@@ -15,17 +15,19 @@ from refkv_policy.audit import AuditWriter, fold, outcome_of
 from refkv_policy.audit.totals import UNKNOWN
 from refkv_policy.compiler import branches_of
 from refkv_policy.compiler.table import BRANCHES, HookTable
-from refkv_policy.runtime import checks, wan_vace
+from refkv_policy.runtime import checks
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Call, Inputs
 from refkv_policy.runtime.cells import CallPlan, plan_calls, unplanned_call
 from refkv_policy.runtime.clock import Moment, PipelineClock, ToldClock
 from refkv_policy.runtime.errors import AttachError, RequestError
+from refkv_policy.runtime.families import executor_of
 from refkv_policy.runtime.header import request_header, static_header
 from refkv_policy.runtime.lora import Adapters
 from refkv_policy.runtime.pipeline import named_contexts, thinned_grid, watched_loop
 from refkv_policy.runtime.placement import Patches, displace, find_place, place
 from refkv_policy.runtime.request import Request
+from refkv_policy.runtime.stack import Current, part_forward
 from refkv_policy.runtime.store import Store
 from refkv_policy.runtime.summary import RequestSummary, Summary, summarise
 
@@ -82,13 +84,16 @@ class Session:
         self._owned: AuditWriter | None = None
         self._scheduler = None if pipe is None else pipe.scheduler
         self._clock: PipelineClock | ToldClock = ToldClock(table.evaluated) if pipe is None else PipelineClock(pipe)
-        self._plans = plan_calls(table)
+        self._executor = executor_of(model)
+        self._current = Current()
+        self._plans = plan_calls(table, self._executor.view)
         self._strays: dict[tuple[str, str], CallPlan] = {}
-        self._depends = wan_vace.depends_on(table)
+        self._depends = self._executor.depends_on(table)
         self._adapters = Adapters(model)
         self._header = header
         self._static: Mapping[str, Any] | None = None
         self._processors: dict[Any, TextKVProcessor] = {}
+        self._parts: dict[Any, tuple[Callable[..., Any], bool]] = {}
         self._patches = Patches()
         self._forward: Callable[..., Any] | None = None
         self._bare = "forward" not in vars(model)
@@ -147,10 +152,14 @@ class Session:
         self._close(error)
 
     def _install(self) -> None:
-        self._forward = wan_vace.make_forward(self._model, self._run)
+        self._forward = self._executor.make_forward(self._model, self._run)
         place(self._model, self._forward)
         _ATTACHED.add(self._model)
-        for attention in wan_vace.text_attentions(self._model, self.table).values():
+        stacks = self._executor.stacks(self._model)
+        for site, module in self._executor.parts(stacks, self.table).items():
+            self._parts[module] = part_forward(module, site, self._current), "forward" not in vars(module)
+            place(module, self._parts[module][0])
+        for attention in self._executor.text_attentions(stacks, self.table).values():
             self._processors[attention] = TextKVProcessor(attention.processor)
             self._patches.set(attention, "processor", self._processors[attention])
         if isinstance(self._clock, PipelineClock):
@@ -165,6 +174,9 @@ class Session:
         finally:
             if self._forward is not None:
                 displace(self._model, self._forward, self._bare)
+                for module, (forward, bare) in self._parts.items():
+                    displace(module, forward, bare)
+                self._parts.clear()
                 _ATTACHED.discard(self._model)
                 self._forward = None
             self._patches.undo()
@@ -179,18 +191,18 @@ class Session:
             self._unplanned += 1
             if self._writer is not None:
                 self._writer.event(None, "unplanned_call", branch=moment.branch)
-            return body(self._unplanned_call(moment, "unknown_step"))
+            return self._perform(self._unplanned_call(moment, "unknown_step"), body)
         call = self._call_of(moment, request, inputs)
         try:
             try:
-                sample = body(call)
+                sample = self._perform(call, body)
             except Exception as error:
                 if self.on_error == "raise" or call.withheld is not None:
                     raise
                 self._give_up(request, error)
                 call = Call(call.plan, request.store, self.table.rules, request.withheld)
-                sample = body(call)
-            request.ran(call)
+                sample = self._perform(call, body)
+            request.ran(call, sample)
             self._log(request, moment, call)
         except BaseException as error:
             self._ended(error)
@@ -198,6 +210,20 @@ class Session:
         if self._pipe is None and request.over:
             self._end(request, "finished" if request.complete else "incomplete")
         return sample
+
+    def _perform(self, call: Call, body: Callable[[Call], Tensor]) -> Tensor:
+        """Run the body of a forward under a call, or serve the whole of it (`cfg`)."""
+        cell, self._current.call = call.plan.cfg, call
+        try:
+            sample = None if cell is None else call.serve_call(cell)
+            if sample is None:
+                sample = body(call)
+                if cell is not None:
+                    call.keep_call(cell, sample)
+            call.finish()
+            return sample
+        finally:
+            self._current.call = None
 
     def _request_of(self, moment: Moment, inputs: Inputs) -> Request | None:
         """The request that a forward belongs to, begun where it is the first of one; None where it belongs to none."""
@@ -241,7 +267,7 @@ class Session:
     def _unplanned_call(self, moment: Moment, reason: str) -> Call:
         key = moment.branch or UNKNOWN, reason
         if key not in self._strays:
-            self._strays[key] = unplanned_call(self.table, *key)
+            self._strays[key] = unplanned_call(self.table, *key, self._executor.view)
         return Call(self._strays[key], Store(()), (), reason)
 
     def _give_up(self, request: Request, error: Exception) -> None:

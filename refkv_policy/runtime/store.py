@@ -33,7 +33,8 @@ class Kept:
 
     def observation(self) -> Observation:
         """The value as a method reads it: in the dtype it is held in, on the device it was kept from."""
-        return Observation(self.sigma, self.held[0].to(self.device))
+        probe = self.held[1].to(self.device) if len(self.held) > 1 else None
+        return Observation(self.sigma, self.held[0].to(self.device), self.step, probe)
 
 
 @dataclass(slots=True)
@@ -87,9 +88,17 @@ class Store:
             return None
         return kept if all(k.step >= s for k, s in zip(kept, needed, strict=False)) else None
 
+    def newest(self, cell: Cell) -> Sequence[Kept]:
+        """All that is held at the cell's site, newest first; what an online decision is served from."""
+        return self._kept.get((cell.branch, cell.position), ())
+
     def missing(self, cell: Cell) -> str:
         """Why a served cell has nothing to read."""
-        return self._why.get((cell.branch, cell.position), NO_STATE)
+        return self.dropped(cell) or NO_STATE
+
+    def dropped(self, cell: Cell) -> str | None:
+        """Why what was kept at the cell's site was dropped; None where nothing was, or something is held."""
+        return self._why.get((cell.branch, cell.position))
 
     def trim(self, cell: Cell, count: int) -> None:
         """Drop all but the `count` newest observations of the cell's site."""

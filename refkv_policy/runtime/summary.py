@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from refkv_policy.compiler.table import COMPUTED, SERVED, HookTable
+from refkv_policy.compiler.table import COMPUTED, ONLINE, SERVED, UNREACHED, HookTable
 from refkv_policy.runtime.call import Call
 from refkv_policy.runtime.store import Store
 
@@ -35,7 +35,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class RequestSummary:
-    """One request. sites: by site name, then branch. reasons: departures by reason. error: why it failed, as text."""
+    """One request. sites: by site name, then branch. reasons: departures by reason. error: why it failed, as text.
+
+    never_served: names of the rules that decide in the run, and decided every time to compute.
+    """
 
     request: str
     outcome: Outcome
@@ -45,6 +48,7 @@ class RequestSummary:
     reasons: Mapping[str, int]
     calls: int
     error: str | None = None
+    never_served: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ class Counts:
     misses: Counter[tuple[str, int]] = field(default_factory=Counter)
     departures: Counter[tuple[str, int]] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    decided: dict[int, bool] = field(default_factory=dict)
 
     def add(self, call: Call) -> None:
         """Count one call that has run."""
@@ -114,6 +119,19 @@ class Counts:
             if decision.reason is not None:
                 self.departures[plan.branch, position] += 1
                 self.reasons[decision.reason] += 1
+            if decision.planned == ONLINE:
+                rule = self.table.rows[position].rule
+                if rule is not None:
+                    self.decided[rule] = self.decided.get(rule, False) or decision.action in SERVED
+                if self.table.rows[position].counted:
+                    self.hits[plan.branch, position] += decision.action in SERVED
+                    self.misses[plan.branch, position] += decision.action in COMPUTED
+                continue
+            if decision.action == UNREACHED:  # skipped with what it lies inside, which was served online
+                if self.table.rows[position].counted:
+                    self.hits[plan.branch, position] -= decision.planned in SERVED
+                    self.misses[plan.branch, position] -= decision.planned in COMPUTED
+                continue
             planned_served, computed = decision.planned in SERVED, decision.action in COMPUTED
             self.unserved += planned_served and computed
             if computed and self.table.rows[position].counted and decision.planned not in COMPUTED:
@@ -140,6 +158,7 @@ class Counts:
             dict(self.reasons),
             self.calls,
             error,
+            tuple(self.table.rules[rule].name for rule, served in sorted(self.decided.items()) if not served),
         )
 
 

@@ -6,9 +6,9 @@ computes every hint before the main stack, a hint is obtained when the main bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from diffusers import WanVACETransformer3DModel
@@ -16,31 +16,38 @@ from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.utils import apply_lora_scale
 from torch import Tensor
 
-from refkv_policy.compiler.table import (
-    BRANCHES,
-    COMPUTE,
-    COMPUTE_KEEP,
-    FORECAST,
-    REUSE,
-    SERVED,
-    UNREACHED,
-    HookTable,
-    Layout,
-)
-from refkv_policy.runtime.attention import unsupported
+from refkv_policy.compiler.table import COMPUTE, SERVED, UNREACHED, HookTable, Layout
+from refkv_policy.plan.selectors import Site
+from refkv_policy.runtime import wan
 from refkv_policy.runtime.call import Call, Inputs, Run
+from refkv_policy.runtime.cells import CallPlan, Cell, Region
+from refkv_policy.runtime.stack import Added, run_region
+from refkv_policy.runtime.wan import depends_on, parts, text_attentions, unsupported_attention
+
+__all__ = [
+    "FAMILY",
+    "PIPELINES",
+    "depends_on",
+    "is_member",
+    "layout_of",
+    "make_forward",
+    "parts",
+    "stacks",
+    "text_attentions",
+    "unsupported_attention",
+    "unsupported_cell",
+    "view",
+]
 
 FAMILY = "wan-vace"
+PIPELINES = "WanVACEPipeline"
 
-_ACTIONS = {
-    ("step", None): COMPUTE,
-    ("main", None): COMPUTE,
-    ("vace", None): COMPUTE + COMPUTE_KEEP + REUSE + UNREACHED,
-    ("hint", None): COMPUTE + COMPUTE_KEEP + REUSE + FORECAST,
-    ("main", "text_kv"): COMPUTE + COMPUTE_KEEP + REUSE,
-    ("vace", "text_kv"): COMPUTE + COMPUTE_KEEP + REUSE + UNREACHED,
+ACTIONS: Mapping[tuple[str, str | None], str] = {
+    **wan.ACTIONS,
+    ("vace", None): wan.ACTIONS["main", "text_kv"],
+    ("hint", None): wan.ACTIONS["main", None].replace("?", ""),
+    **{("vace", part): wan.ACTIONS["main", part] for part in ("self", "cross", "ffn", "text_kv")},
 }
-"""What the executor can do at each kind of site, at a step that the sampler visits."""
 
 
 def is_member(model: object) -> bool:
@@ -50,51 +57,56 @@ def is_member(model: object) -> bool:
 
 def layout_of(model: WanVACETransformer3DModel) -> Layout:
     """The layout of a model, from its config."""
-    config = model.config
-    return Layout(
-        family=FAMILY,
-        main_blocks=config.num_layers,
-        vace_at=tuple(config.vace_layers),
-        dim=config.num_attention_heads * config.attention_head_dim,
-        ffn_dim=config.ffn_dim,
-        heads=config.num_attention_heads,
-        patch=tuple(config.patch_size),
-    )
+    return wan.layout_of(model, FAMILY)
+
+
+def stacks(model: WanVACETransformer3DModel) -> dict[str, Any]:
+    """The model's stacks of blocks by name."""
+    return {"main": model.blocks, "vace": model.vace_blocks}
 
 
 def unsupported_cell(table: HookTable) -> str | None:
     """The first cell that the executor cannot do, in words; None when it can do them all."""
-    for row, branch, step, action in table.cells(BRANCHES):
-        if action not in _ACTIONS.get((row.stack, row.part), ""):
-            return f"{action!r} at {row.site}, step {step}, {branch}"
-    return None
+    return wan.unsupported_cell(table, ACTIONS)
 
 
-def text_attentions(model: WanVACETransformer3DModel, table: HookTable) -> dict[str, Any]:
-    """The cross-attentions whose text K/V the table keeps or serves, by site."""
-    stacks = {"main": model.blocks, "vace": model.vace_blocks}
-    return {
-        row.site: stacks[row.stack][row.index].attn2
-        for row in table.rows
-        if row.part == "text_kv" and (set(row.cond) | set(row.uncond)) & (SERVED | {COMPUTE_KEEP})
-    }
+class View(NamedTuple):
+    """The cells of a call as this executor reads them, by number. A text cell is None where no rule governs it.
+
+    around[j]: the cells of the regions that hint j lies inside, and is not reached in where one of them is served.
+    """
+
+    hint: tuple[Cell, ...]
+    vace: tuple[Cell, ...]
+    main_text: tuple[Cell | None, ...]
+    vace_text: tuple[Cell | None, ...]
+    around: tuple[tuple[Cell, ...], ...]
 
 
-def unsupported_attention(model: WanVACETransformer3DModel, table: HookTable) -> str | None:
-    """The first cross-attention whose text K/V cannot be kept, as a sentence without its end; None when there is none."""
-    for site, attention in text_attentions(model, table).items():
-        if (problem := unsupported(attention)) is not None:
-            return f"the cross-attention at {site} {problem}"
-    return None
+def view(plan: CallPlan) -> View:
+    """See `View`."""
+    count = sum(site.stack == "hint" for site in plan.cells)
+    hints = [plan.cells[Site("hint", j)] for j in range(count)]
+    positions = {cell.position: j for j, cell in enumerate(hints)}
+    around: list[list[Cell]] = [[] for _ in hints]
 
+    def note(region: Region) -> None:
+        if region.cell is not None and not region.cell.apart:
+            for position in region.cell.inner:
+                if position in positions:
+                    around[positions[position]].append(region.cell)
+        for each in region.within:
+            if isinstance(each, Region):
+                note(each)
 
-def depends_on(table: HookTable) -> dict[str, tuple[int, ...]]:
-    """Positions of the rows whose kept values depend on the prompt, and of those that depend on the control."""
-    rows = tuple(enumerate(table.rows))
-    return {
-        "prompt": tuple(position for position, _ in rows),
-        "control": tuple(position for position, row in rows if row.part != "text_kv"),
-    }
+    note(plan.main)
+    return View(
+        tuple(hints),
+        tuple(plan.cells[Site("vace", j)] for j in range(count)),
+        wan.text_cells(plan, "main"),
+        wan.text_cells(plan, "vace"),
+        tuple(map(tuple, around)),
+    )
 
 
 def make_forward(model: WanVACETransformer3DModel, run: Run) -> Callable[..., Any]:
@@ -138,42 +150,38 @@ def denoise(model: WanVACETransformer3DModel, call: Call, inputs: Inputs, hint_a
 
     hint_after[i]: the hint that main block i is followed by.
     """
-    batch_size, _, num_frames, height, width = inputs.latents.shape
-    p_t, p_h, p_w = model.config.patch_size
     scales = _scales(inputs, len(model.vace_blocks))
+    stream, temb, timestep_proj, text, rotary_emb = wan.embed(model, inputs)
+    chain = Chain(model, call, stream, inputs.control, text, timestep_proj, rotary_emb)
+    text_cells = call.plan.view.main_text
 
-    rotary_emb = model.rope(inputs.latents)
-    hidden_states = model.patch_embedding(inputs.latents).flatten(2).transpose(1, 2)
-    temb, timestep_proj, text, image = model.condition_embedder(inputs.timestep, inputs.prompt, inputs.image)
-    timestep_proj = timestep_proj.unflatten(1, (6, -1))
-    if image is not None:
-        text = torch.concat([image, text], dim=1)
+    def add(j: int, hint: Tensor, stream: Tensor, added: Added | None) -> Tensor:
+        if hint.device != stream.device:
+            hint = hint.to(stream.device)
+        scaled = hint * scales[j]
+        if added is not None:
+            added.add(scaled)
+        return stream + scaled
 
-    chain = Chain(model, call, hidden_states, inputs.control, text, timestep_proj, rotary_emb)
-    text_cells = call.plan.main_text
-    for i, block in enumerate(model.blocks):
+    def block(i: int, stream: Tensor, added: Added | None) -> Tensor:
         j = hint_after[i]
-        hint = None if j is None else chain.hint(j, hidden_states)
-        cell = text_cells[i]
-        given = text if cell is None else call.text(cell, text)
-        hidden_states = block(hidden_states, given, timestep_proj, rotary_emb)
-        if cell is not None:
-            call.keep_text(cell, given)
-        if j is not None and hint is not None:
-            if hint.device != hidden_states.device:
-                hint = hint.to(hidden_states.device)
-            hidden_states = hidden_states + hint * scales[j]
+        hint = None if j is None else chain.hint(j, stream)
+        stream = wan.run_block(model.blocks[i], call, text_cells[i], stream, text, timestep_proj, rotary_emb)
+        return stream if j is None or hint is None else add(j, hint, stream, added)
 
-    shift, scale = (model.scale_shift_table.to(temb.device) + temb.unsqueeze(1)).chunk(2, dim=1)
-    shift, scale = shift.to(hidden_states.device), scale.to(hidden_states.device)
-    hidden_states = (model.norm_out(hidden_states.float()) * (1 + scale) + shift).type_as(hidden_states)
-    hidden_states = model.proj_out(hidden_states)
-    hidden_states = hidden_states.reshape(batch_size, num_frames // p_t, height // p_h, width // p_w, p_t, p_h, p_w, -1)
-    return hidden_states.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3)
+    def add_after(i: int, stream: Tensor) -> Tensor:
+        j = hint_after[i]
+        return stream if j is None else add(j, chain.hint(j, stream), stream, None)
+
+    stream = run_region(call, call.plan.main, stream, block, add_after)
+    if call.plan.looking:
+        chain.note_idle()
+    return wan.head(model, stream, temb, inputs.latents)
 
 
 def _scales(inputs: Inputs, count: int) -> tuple[Tensor, ...]:
     """The conditioning scale of each hint, 1 unless given."""
+    assert inputs.control is not None
     scale = inputs.scale if inputs.scale is not None else inputs.control.new_ones(count)
     scales = torch.unbind(scale)
     if len(scales) != count:
@@ -193,22 +201,24 @@ class Chain:
         model: WanVACETransformer3DModel,
         call: Call,
         latents: Tensor,
-        control: Tensor,
+        control: Tensor | None,
         text: Tensor,
         timestep_proj: Tensor,
         rotary_emb: Any,
     ) -> None:
         self.model, self.call, self.blocks = model, call, tuple(model.vace_blocks)
+        self.view: View = call.plan.view
         self.text, self.timestep_proj, self.rotary_emb = text, timestep_proj, rotary_emb
         self.position = -1
+        self.first_run = len(self.blocks)
         starts = self._starts_at_block_0()
         self.latents: Any = latents if starts else None
         self.control: Any = control if starts else None
 
     def hint(self, j: int, hidden_states: Tensor) -> Tensor:
         """Hint j, unscaled (batch, tokens, width). hidden_states: the main stream, at the block that will add it."""
-        cell = self.call.plan.hint[j]
-        if cell.action in SERVED and (served := self.call.serve(cell)) is not None:
+        call, cell = self.call, self.view.hint[j]
+        if cell.action in SERVED and (served := call.serve(cell)) is not None:
             return served
         if self.position < j - 1:
             self._restart(j)
@@ -218,17 +228,18 @@ class Chain:
             hint = self._run(m, hidden_states)
         self.position = j
         if cell.action != COMPUTE:
-            self.call.keep(cell, hint)
+            call.keep(cell, hint)
         return hint
 
     def _run(self, m: int, hidden_states: Tensor) -> Tensor:
         """Run block m on the control stream. Returns its hint."""
         call = self.call
-        text_cell, state_cell = call.plan.vace_text[m], call.plan.vace[m]
+        text_cell, state_cell = self.view.vace_text[m], self.view.vace[m]
         given = self.text if text_cell is None else call.text(text_cell, self.text)
         # Only block 0 reads the latents; diffusers passes them to each, which would keep them alive.
         source = self.latents if m == 0 else hidden_states
         self.latents = None
+        self.first_run = min(self.first_run, m)
         hint: Tensor
         hint, self.control = self.blocks[m](source, given, self.control, self.timestep_proj, self.rotary_emb)
         if text_cell is not None:
@@ -240,7 +251,7 @@ class Chain:
     def _restart(self, j: int) -> None:
         """Take the deepest kept state between the chain's position and block j, where there is one."""
         for k in range(j - 1, self.position, -1):
-            state = self.call.serve(self.call.plan.vace[k])
+            state = self.call.serve(self.view.vace[k])
             if state is not None:
                 self.position, self.control = k, state
                 return
@@ -252,10 +263,18 @@ class Chain:
         # Joined where nothing is missing too, as diffusers does: it makes the memory contiguous, on which bits depend.
         self.control = torch.cat([control, padding], dim=1)
 
+    def note_idle(self) -> None:
+        """Tell the call which blocks did not run, where the table leaves that to the run."""
+        ran = range(self.first_run, self.position + 1)
+        for m in range(len(self.blocks)):
+            if m not in ran:
+                self.call.idle(Site("vace", m))
+
     def _starts_at_block_0(self) -> bool:
         """Whether the first hint that is computed needs the chain from its start."""
         call = self.call
-        for j, cell in enumerate(call.plan.hint):
-            if not call.servable(cell):
-                return not any(call.servable(state) for state in call.plan.vace[:j])
+        for j, cell in enumerate(self.view.hint):
+            hidden = cell.action == UNREACHED and any(map(call.servable, self.view.around[j]))
+            if not hidden and not call.servable(cell):
+                return not any(call.servable(state) for state in self.view.vace[:j])
         return False

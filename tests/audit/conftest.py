@@ -13,27 +13,28 @@ import pytest
 from refkv_policy.audit import AuditWriter, Decision
 from refkv_policy.audit.record import GENESIS, chained
 from refkv_policy.compiler.table import HookTable, Layout, Row, TableRule
+from refkv_policy.plan.selectors import Site
 
 MAIN, VACE_AT = 4, (0, 1, 3)
 ROWS = (
-    Row("step", None, None, "...-....", "...-...."),
+    Row(Site("step"), "...-....", "...-...."),
     *(
         row
         for n in range(MAIN)
         for row in (
-            Row("main", n, None, "...-....", "...-...."),
-            Row("main", n, "text_kv", "CRR-RRRR", "CRR-RRRR", 0),
+            Row(Site("main", n), "...-....", "...-...."),
+            Row(Site("main", n, "text_kv"), "CRR-RRRR", "CRR-RRRR", 0),
         )
     ),
-    Row("vace", 0, None, "...-....", "...-...."),
-    Row("vace", 0, "text_kv", "CRR-RRRR", "CRR-RRRR", 0),
-    Row("vace", 1, None, ".---.--.", ".---.--."),
-    Row("vace", 1, "text_kv", "C---R--R", "C---R--R", 0),
-    Row("vace", 2, None, ".---.--.", ".---.--."),
-    Row("vace", 2, "text_kv", "C---R--R", "C---R--R", 0),
-    Row("hint", 0, None, "...-....", "...-...."),
-    Row("hint", 1, None, "CRR-CRR.", "CRR-CRR.", 1),
-    Row("hint", 2, None, "CRR-CFF.", "CRR-CFF.", 2),
+    Row(Site("vace", 0), "...-....", "...-...."),
+    Row(Site("vace", 0, "text_kv"), "CRR-RRRR", "CRR-RRRR", 0),
+    Row(Site("vace", 1), ".---.--.", ".---.--."),
+    Row(Site("vace", 1, "text_kv"), "C---R--R", "C---R--R", 0),
+    Row(Site("vace", 2), ".---.--.", ".---.--."),
+    Row(Site("vace", 2, "text_kv"), "C---R--R", "C---R--R", 0),
+    Row(Site("hint", 0), "...-....", "...-...."),
+    Row(Site("hint", 1), "CRR-CRR.", "CRR-CRR.", 1),
+    Row(Site("hint", 2), "CRR-CFF.", "CRR-CFF.", 2),
 )
 TABLE = HookTable(
     plan="hand-made",
@@ -47,9 +48,9 @@ TABLE = HookTable(
     flow_shift=3.0,
     guidance=(5.0,),
     rules=(
-        TableRule("text", "text_kv", "P0", None, 1),
-        TableRule("reuse", "hint_reuse", "P1", "lossy-hint-cache", 1),
-        TableRule("forecast", "hint_forecast", "P1", "lossy-hint-cache", 2),
+        TableRule("text", "text_kv", "P0", (), 1),
+        TableRule("reuse", "hint_reuse", "P1", ("lossy-hint-cache",), 1),
+        TableRule("forecast", "hint_forecast", "P1", ("lossy-hint-cache",), 2),
     ),
     rows=ROWS,
 )
@@ -61,10 +62,10 @@ TINY = replace(
     sigmas=(1.0, 0.5),
     rules=TABLE.rules[1:2],
     rows=(
-        Row("step", None, None, "..", ".."),
-        Row("main", 0, None, "..", ".."),
-        Row("vace", 0, None, ".-", ".-"),
-        Row("hint", 0, None, "CR", "CR", 0),
+        Row(Site("step"), "..", ".."),
+        Row(Site("main", 0), "..", ".."),
+        Row(Site("vace", 0), ".-", ".-"),
+        Row(Site("hint", 0), "CR", "CR", 0),
     ),
 )
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refkv_policy.audit import Decision, expand, fold
-from refkv_policy.audit.fold import MAX_SITES, place
+from refkv_policy.audit.fold import MAX_SITES
+from refkv_policy.plan.selectors import site_named
 
 SITES = st.one_of(
     st.sampled_from(["step", "main", "cfg"]),
@@ -35,7 +36,7 @@ def test_folding_and_expanding_give_the_decisions_back(decisions):
     back = expand([dict(entry) for entry in folded.entries])
     assert back == folded.decisions
     assert sorted(map(repr, back)) == sorted(map(repr, decisions))
-    assert list(back) == sorted(back, key=lambda d: place(d.site))
+    assert list(back) == sorted(back, key=lambda d: site_named(d.site).order)
 
 
 def test_equal_neighbours_become_one_range():

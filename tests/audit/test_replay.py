@@ -383,7 +383,7 @@ ONLINE = {"signal": 0.04, "threshold": 0.05}
 )
 def test_a_cell_decided_online_may_go_either_way(tools, tmp_path, hint, reason, age, block, legal):
     """`?` is served or computed as its rule decided; a block is skipped only where the hint above it was served."""
-    rows = [replace(r, cond="C?") if r.stack == "hint" else replace(r, cond="..") for r in tools.tiny.rows]
+    rows = [replace(r, cond="C?") if r.at.stack == "hint" else replace(r, cond="..") for r in tools.tiny.rows]
     run = tools.obeying(replace(tools.tiny, rows=tuple(rows)), ["cond"])
     run.at(1).put("hint[0]", hint, reason, age, **ONLINE)
     run.at(1).put("vace[0]", block)

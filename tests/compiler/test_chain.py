@@ -5,8 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refkv_policy.compiler.chain import keep_only_read, resolve_chain
+from refkv_policy.compiler.effects import spent
+from refkv_policy.compiler.lower import demand, keep_only_read
 from refkv_policy.compiler.table import retained
+from refkv_policy.plan.selectors import Site
+from refkv_policy.profiles.families.wan_vace import tree
+
+
+def blocks(hints: list[str], stale: list[bool]) -> tuple[str, ...]:
+    """The actions of the VACE blocks that hints need. stale[j]: c_j is kept."""
+    sites = tree(len(hints), tuple(range(len(hints))))
+    chain = [Site("vace", j) for j in range(len(hints))]
+    actions = {Site("hint", j): row for j, row in enumerate(hints)}
+    kept = [site for site, keeps in zip(chain, stale, strict=True) if keeps]
+    return tuple(demand(sites, actions, chain, kept, range(len(hints[0])))[site] for site in chain)
 
 
 def needed_blocks(hints: list[str], stale: list[bool], step: int) -> dict[int, str]:
@@ -33,23 +45,23 @@ def test_a_step_runs_exactly_the_blocks_its_fresh_hints_need(data: st.DataObject
     steps = data.draw(st.integers(1, 8))
     hints = ["C" + data.draw(st.text("CR", min_size=steps, max_size=steps)) for _ in range(count)]
     stale = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
-    chain = resolve_chain(hints, stale, range(steps + 1))
+    chain = blocks(hints, stale)
     for step in range(steps + 1):
         needed = needed_blocks(hints, stale, step)
         for j in range(count):
             expected = {"run": "C.", "kept": "R"}.get(needed.get(j, ""), "-")
-            assert chain.vace[j][step] in expected
+            assert chain[j][step] in expected
             wasted = needed.get(j) == "run" and hints[j][step] == "R"
-            assert ((j, step) in chain.wasted) == wasted
+            assert (step in spent(hints[j], chain[j])) == wasted
 
 
 def test_a_suffix_spares_its_blocks_and_a_prefix_does_not() -> None:
     """Reusing the deepest hints leaves their blocks unreached; reusing the shallow ones is wasted, unless stale."""
-    assert resolve_chain(["..", "..", "CR"], [False] * 3, range(2)).vace == ("..", "..", ".-")
-    prefix = resolve_chain(["CR", "..", ".."], [False] * 3, range(2))
-    assert prefix.vace == ("..", "..", "..")
-    assert prefix.wasted == ((0, 1),)
-    assert resolve_chain(["CR", "..", ".."], [True, False, False], range(2)).vace == ("CR", "..", "..")
+    assert blocks(["..", "..", "CR"], [False] * 3) == ("..", "..", ".-")
+    prefix = blocks(["CR", "..", ".."], [False] * 3)
+    assert prefix == ("..", "..", "..")
+    assert spent("CR", prefix[0]) == (1,)
+    assert blocks(["CR", "..", ".."], [True, False, False]) == ("CR", "..", "..")
 
 
 @given(st.text("C.RF-", min_size=1, max_size=14), st.integers(1, 3))

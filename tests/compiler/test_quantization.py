@@ -79,7 +79,7 @@ def test_forecasting_quantized_features_needs_its_own_acknowledgement() -> None:
     assert codes(quantized(NPU, rule, risks=("lossy-hint-cache",))) == ["RKV501"]
     sound = quantized(NPU, rule, risks=("lossy-hint-cache", "forecast-of-quantized"))
     assert codes(sound) == []
-    assert compile_plan(sound, MINI, 12).rules[0].risk == "lossy-hint-cache, forecast-of-quantized"
+    assert compile_plan(sound, MINI, 12).rules[0].risks == ("lossy-hint-cache", "forecast-of-quantized")
     native = quantized("dtype: native", rule, risks=("lossy-hint-cache", "forecast-of-quantized"))
     assert codes(native) == ["RKV502"]
 

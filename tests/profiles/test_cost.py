@@ -8,8 +8,9 @@ from diffusers import WanVACETransformer3DModel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles import Profile, identify, load_profile, names
-from refkv_policy.profiles.cost import Workload, forward, hint_share, value_bytes
+from refkv_policy.profiles.cost import Workload, forward, hint_share
 
 torch.set_num_threads(1)
 
@@ -67,7 +68,7 @@ def test_published_figures_of_the_real_models(
     if share is not None:
         assert hint_share(profile, work) == pytest.approx(share, abs=6e-4)
     if gib is not None:
-        total = len(profile.vace_at) * value_bytes(profile, work, None, 2)
+        total = 2 * len(profile.vace_at) * profile.costs(work)[Site("hint", 0)].elements
         assert total / 2**30 == pytest.approx(gib, abs=5e-3)
 
 

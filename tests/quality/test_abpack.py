@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import random
 import re
@@ -24,10 +25,10 @@ from refkv_policy.quality.abpack import (
     Shown,
     check_pack,
     key_path,
+    page,
     read_ratings,
     write_pack,
 )
-from refkv_policy.quality.abpack_page import page
 
 TABLE = "sha256:" + "t" * 64
 DARK, BRIGHT = 40, 200
@@ -102,7 +103,7 @@ def test_the_page_loads_nothing_and_holds_whatever_it_is_given(pack: Path) -> No
         r"https?://|//[a-z]|\bsrc=|\bhref=|@import|url\(", re.sub(r'id="data">.*?</script>', "", text, flags=re.DOTALL)
     )
     assert "default-src 'none'" in text
-    evil = page("</script><script>alert(1)</script>&", ["<!--", "]]>"], "<b>")
+    evil = page("</script><script>alert(1)</script>&", ["<!--", "]]>"])
     scripts: list[str] = []
 
     class Reader(HTMLParser):
@@ -114,6 +115,18 @@ def test_the_page_loads_nothing_and_holds_whatever_it_is_given(pack: Path) -> No
     assert len(scripts) == 2
     data = json.loads(re.search(r'id="data">(.*?)</script>', evil, re.DOTALL)[1])  # type: ignore[index]
     assert data["pack"] == "</script><script>alert(1)</script>&"
+
+
+def test_the_policy_names_the_page_s_own_style_and_script(pack: Path) -> None:
+    """Their hashes are worked out here anew from what stands in the page; nothing else may run or style it."""
+    text = (pack / "index.html").read_text()
+    for kind in ("style", "script"):
+        inside = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+        assert len(inside) == 1
+        digest = base64.b64encode(hashlib.sha256(inside[0].encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in text
+    assert "unsafe" not in text
+    assert "You will see 7 pairs" in text
 
 
 def test_shares_and_their_interval(pack: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-VOID = {"meta", "link", "br", "input", "rect", "use", "circle", "path", "line", "polyline", "polygon"}
+VOID = {"meta", "link", "br", "input", "img", "source", "rect", "use", "circle", "path", "line", "polyline", "polygon"}
 
 
 @dataclass

@@ -207,10 +207,10 @@ def _decide(
         kept[at] = index
         gone.discard(at)
         return Decision(row.site, action, action)
-    if departs and row.stack == "hint" and action in "RF":
+    if departs and row.at.stack == "hint" and action in "RF":
         gone.add(at)
         return Decision(row.site, ".", action, "budget" if step == 10 else "no_state")
-    if departs and row.stack == "vace" and row.part is None and action == "-":
+    if departs and row.at.kind == ("vace", None) and action == "-":
         return Decision(row.site, ".", action, "chain")
     return Decision(row.site, action, action, None, index - kept[at] if action in "RF" else None)
 

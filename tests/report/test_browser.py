@@ -231,19 +231,17 @@ def test_the_difference_is_what_the_pixels_say(opened: Any) -> None:
 
 def test_a_cell_of_the_heat_map_leads_to_its_frame(opened: Any) -> None:
     """Choosing a cell shows the frame, and the frame that is shown is marked in the map."""
-    opened.execute_script(
-        "document.querySelector('.heat rect[data-frame=\"9\"]').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
-    )
+    opened.execute_script("document.querySelector('.heat td[data-frame=\"9\"]').click()")
     _until(lambda: _frame(opened) == 9)
-    marked = opened.execute_script("return [...document.querySelectorAll('rect.now')].map((r) => r.dataset.frame)")
+    marked = opened.execute_script("return [...document.querySelectorAll('td.now')].map((cell) => cell.dataset.frame)")
     assert set(marked) == {"9"}
 
 
 def test_the_map_is_read_with_the_keyboard(opened: Any) -> None:
     """Arrows go from cell to cell, and what is there is said in words."""
-    opened.execute_script("document.querySelector('table.map td.cell').focus()")
+    opened.execute_script("document.querySelector('.mapped td.cell').focus()")
     _press(opened, Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
-    said = opened.find_element("css selector", ".said").text
+    said = opened.find_element("css selector", ".mapped .said").text
     assert said.startswith("main[0-11].text_kv, step 1 (σ 0.98")
     assert said.endswith("reused, 1 step old")
     assert _frame(opened) == 0
@@ -294,18 +292,61 @@ def test_the_toggle_overrides_the_system(opened: Any) -> None:
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(opened: Any) -> None:
-    """At 360 pixels wide neither the page nor the verdicts and the gate scroll sideways; other wide tables do, by themselves."""
+    """At 360 pixels wide neither the page nor any table scrolls sideways but the step × site maps; no picture is cut."""
     size = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         assert opened.execute_script("return document.documentElement.scrollWidth") <= 360
+        opened.execute_script("for (const each of document.querySelectorAll('details')) each.open = true")
+        _until(lambda: opened.execute_script("return [...document.images].every((image) => image.complete)"))
         sizes = opened.execute_script(
-            "return [...document.querySelectorAll('.stack')].map(t => [t.parentElement.scrollWidth, t.parentElement.clientWidth])"
+            "return [...document.querySelectorAll('.scroll')].filter((part) => !part.querySelector('.map:not(.heat)'))"
+            ".map((part) => [part.getAttribute('aria-label'), part.scrollWidth, part.clientWidth])"
         )
-        assert len(sizes) >= 2
-        assert all(whole <= seen for whole, seen in sizes)
+        assert len(sizes) >= 10
+        assert [each for each in sizes if each[1] > each[2]] == []
+        shown = opened.execute_script("return [...document.images].map((i) => [i.naturalWidth, i.clientWidth])")
+        assert all(0 < seen <= 360 for _, seen in shown)
+        assert all(natural <= 460 for natural, _ in shown), "the small drawing is shown, so its text can be read"
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("width", [1400, 1024, 768])
+def test_no_table_or_picture_is_cut_on_a_wide_screen(opened: Any, width: int) -> None:
+    """With every part unfolded nothing but a step × site map is wider than its place, and no row is a tower."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        opened.execute_script("for (const each of document.querySelectorAll('details')) each.open = true")
+        cut = opened.execute_script(
+            "return [...document.querySelectorAll('.scroll, picture')].filter((part) => !part.querySelector('.map:not(.heat)'))"
+            ".filter((part) => part.scrollWidth > part.clientWidth).map((part) => part.outerHTML.slice(0, 120))"
+        )
+        assert cut == []
+        tallest = "return Math.max(...[...document.querySelectorAll('td')].map((cell) => cell.offsetHeight))"
+        assert opened.execute_script(tallest) < 200
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_plots_turn_on_dark_ground_only(opened: Any) -> None:
+    """By the system's theme and by the toggle, whichever of them counts."""
+    filters = "return [...document.images].map((image) => getComputedStyle(image).filter)"
+    for system, chosen, turned in (
+        ("light", "auto", False), ("dark", "auto", True), ("dark", "light", False), ("light", "dark", True),
+    ):  # fmt: skip
+        _theme(opened, system)
+        opened.execute_script("setTheme(arguments[0])", chosen)
+        assert {text != "none" for text in opened.execute_script(filters)} == {turned}, (system, chosen)
+
+
+def test_one_video_alone_is_not_blown_up(browser: Any, tmp_path: Path) -> None:
+    """96 pixels are enlarged, and do not fill the screen."""
+    write_clip(tmp_path / "output.mp4", sample.numbered(), 16)
+    write_page(make_report(read_inputs([tmp_path])), tmp_path / "report.html")
+    _open(browser, tmp_path / "report.html")
+    assert 96 < browser.execute_script("return document.querySelector('canvas.panel').clientWidth") <= 360
 
 
 def test_the_panels_of_a_run_folder_are_cut_out(browser: Any, tmp_path: Path) -> None:
@@ -325,6 +366,6 @@ def test_a_hostile_report_runs_nothing(browser: Any, tmp_path: Path) -> None:
     write_evidence(tmp_path / "e.json", sample.evidence(made))
     write_page(make_report(read_inputs([tmp_path / "e.json"])), tmp_path / "report.html")
     browser.get((tmp_path / "report.html").as_uri())
-    assert browser.execute_script("return document.querySelectorAll('img').length") == 0
+    assert browser.execute_script("return document.querySelectorAll('img:not(.plot)').length") == 0
     assert SHOWN in browser.find_element("css selector", "td.why").text
     assert browser.get_log("browser") == []

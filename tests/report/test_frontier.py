@@ -53,7 +53,7 @@ def test_runs_that_were_not_timed_are_compared_by_flops() -> None:
     points = tuple(replace(p, speedup=None) if p.name == "20 steps" else p for p in sample.points())
     view = frontier_view(_with(points), "k")
     assert view is not None
-    assert "FLOPs, not time" in view.charts[0].x.title
+    assert "FLOPs, not time" in view.charts[0].x
     plan = next(s for s in view.charts[0].series if s.style == "plan")
     assert [m.x for m in plan.marks] == [1.33 * 1.02]
 

@@ -8,7 +8,6 @@ import pytest
 
 from refkv_policy.evidence import Figure
 from refkv_policy.report.heat import COLUMNS, heat_map, level
-from refkv_policy.report.svg import heat_svg
 from tests.report import sample
 
 
@@ -37,7 +36,6 @@ def test_a_metric_without_a_floor_is_grey() -> None:
     heat = heat_map(sample.scope(), "k")
     assert heat is not None
     assert {row.label: row.neutral for row in heat.rows}["efficientnet_lite0_similarity"]
-    assert 'class="g' in heat_svg(heat)
 
 
 def test_of_very_many_frames_the_worst_of_neighbours_shows() -> None:

@@ -30,6 +30,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`{{7
 SHOWN = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`{{7*7}}<!--⟨U+202E⟩⟨U+2028⟩]]>&lt;"
 
 
+DRAWN = "data:image/svg+xml;base64,"
 PARTS = (
     "The gate", "Videos", "What was decided", "Drift", "The frontier", "Error by frame and metric", "Provenance",
     "Cache memory over steps", "solver floor", "CUDA out of memory", "not measured", "sha256:" + "c" * 64,
@@ -52,9 +53,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_verdict_comes_first_and_in_words(whole: str) -> None:
-    """The first heading is followed by the verdict's word and its reasons, before anything else."""
+    """The question, its answer, the reasons in words and the three figures stand before any item's name."""
     words = Page(whole).words
-    assert words.index("red") < words.index("1 of 2 scopes: 2 items of 9 fall short") < words.index("The gate")
+    told = [
+        "Approve test?",
+        "No red",
+        "1 of 2 scopes is red: not shown to be as near",
+        "Speed",
+        "Error",
+        "Memory",
+        "fewer_steps",
+    ]
+    places = [words.index(text) for text in told]
+    assert places == sorted(places)
     assert re.search(r"<title>red: test", whole)
 
 
@@ -65,6 +76,7 @@ def test_everything_is_there(whole: str) -> None:
         assert part in page.words, part
     assert len(page.all("canvas")) == 4
     assert len([e for e in page.all("table") if e.attributes.get("class") == "map"]) == 4
+    assert len([e for e in page.all("table") if (e.attributes.get("class") or "").startswith("map heat")]) == 2
 
 
 def test_it_is_well_formed(whole: str) -> None:
@@ -82,7 +94,8 @@ def test_it_loads_nothing(whole: str) -> None:
     for element in page.elements:
         for name in ("src", "href", "action", "data", "srcset", "poster", "xlink:href"):
             value = element.attributes.get(name)
-            assert value is None or value.startswith("#") or value == "data:,", (element.tag, name, value)
+            inside = value is None or value.startswith(("#", DRAWN)) or value == "data:,"
+            assert inside, (element.tag, name, value)
     assert "@import" not in whole
     assert not re.search(r"url\(", Page(whole).all("style")[0].text)
 
@@ -114,6 +127,8 @@ def test_tables_have_headers_and_controls_have_names(whole: str) -> None:
         assert control.text.strip() or control.attributes.get("aria-label") or in_label, control
     for picture in [e for e in page.elements if e.attributes.get("role") == "img"]:
         assert picture.attributes.get("aria-label")
+    assert len(page.all("img")) >= 5
+    assert all(e.attributes.get("alt") for e in page.all("img"))
     for part in page.all("section"):
         assert part.attributes.get("aria-labelledby")
     assert page.all("html")[0].attributes["lang"] == "en"
@@ -179,7 +194,7 @@ def _holds_text_only(text: str, expected: str = SHOWN) -> None:
     page = Page(text)
     assert page.broken == []
     assert len([e for e in page.all("script") if "type" not in e.attributes]) == 1
-    assert not page.all("img")
+    assert all((e.attributes["src"] or "").startswith(DRAWN) for e in page.all("img"))
     assert not [name for e in page.elements for name in e.attributes if name.startswith("on")]
     shown = [*(e.text for e in page.elements), *(v or "" for e in page.elements for v in e.attributes.values())]
     assert any(expected in each for each in shown)
@@ -191,7 +206,7 @@ def test_a_hostile_log_stays_text(tmp_path: Path) -> None:
     with AuditWriter(tmp_path / "log.jsonl", session=HOSTILE) as writer:
         header = {"branches": ["cond"], "device": HOSTILE, "clip": {HOSTILE: HOSTILE}, "versions": {HOSTILE: "1"}}
         writer.begin(HOSTILE, header, replace(TINY, plan=HOSTILE))
-        decisions = [Decision(row.site, ".", "R" if row.stack == "hint" else ".", HOSTILE) for row in TINY.rows]
+        decisions = [Decision(row.site, ".", "R" if row.at.stack == "hint" else ".", HOSTILE) for row in TINY.rows]
         writer.step(HOSTILE, step=0, index=0, branch="cond", sigma=1.0, decisions=decisions, bytes_held=10)
         writer.event(HOSTILE, HOSTILE, why=HOSTILE)
         writer.seal(HOSTILE, outcome="failed", bytes_peak=10, error=HOSTILE)

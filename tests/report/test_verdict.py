@@ -10,7 +10,7 @@ import pytest
 from refkv_policy.audit import verify
 from refkv_policy.evidence import GATE
 from refkv_policy.evidence.status import plan_scopes, profile_digests
-from refkv_policy.report.verdict import Bindings, Standing, headline, log_standing, scope_standing
+from refkv_policy.report.verdict import PROMISES, Bindings, Standing, headline, log_standing, scope_standing
 from tests.audit.conftest import TINY
 from tests.evidence import sample as evidence_sample
 from tests.report import sample
@@ -90,3 +90,42 @@ def test_the_report_is_worth_its_worst_part(scopes: list[str], logs: list[str], 
     """The worst scope decides; a log can spoil a verdict, and makes one only where there is no evidence."""
     found = headline([Standing(s, "because") for s in scopes], [Standing(s, "because") for s in logs])
     assert found.word == word
+
+
+def test_the_headline_of_several_plans_gives_every_reason_its_count() -> None:
+    """The reported page gave all red scopes the first one's reason; each reason now says of how many it holds."""
+    a, b = "to save 10 % of the denoising time", "to look the same to raters"
+    scopes = [Standing("red", "1 item", (a,)), Standing("red", "2 items", (a, b)), Standing("green", "all")]
+    assert headline(scopes, []).why == f"2 of 3 scopes are red: not shown {a} or {b} (1 of 2)"
+    assert headline(scopes[:1], []).why == f"not shown {a}"
+
+
+@pytest.mark.parametrize(
+    ("standings", "why"),
+    [
+        ([("stale", "other sigmas"), ("stale", "another table")], "2 of 2 scopes are stale: other sigmas and another table"),
+        ([("stale", "another table"), ("stale", "another table")], "2 of 2 scopes are stale: another table"),
+        ([("edited", "it was changed"), ("red", "slow")], "1 of 2 scopes is edited: it was changed"),
+        ([("green", "every item")] * 3, "3 of 3 scopes are green: every item"),
+    ],
+)  # fmt: skip
+def test_other_headlines_tell_every_different_reason(standings: list[tuple[str, str]], why: str) -> None:
+    """Whatever the verdict, no scope's reason stands for another's."""
+    assert headline([Standing(*each) for each in standings], []).why == why
+
+
+def test_an_incomplete_scope_names_what_is_open_in_words() -> None:
+    """Titles of what was not measured, not the names of gate items."""
+    green = evidence_sample.scope()
+    part = replace(green, gate=green.gate[1:])
+    found = headline([scope_standing(sample.evidence(part), part, None)], [])
+    assert found.why == "nothing is red, but not measured: mean drop of DINOv2 feature similarity"
+
+
+def test_every_gate_item_has_a_promise() -> None:
+    """A red item is told in words that need no table; a speed-up names its threshold."""
+    assert set(PROMISES) == set(GATE)
+    slow = replace(sample.scope(), gate=sample.items(speedup=0.01, fewer_steps=0.0, respaced_steps=0.0))
+    assert scope_standing(sample.evidence(slow), slow, None).reasons == (
+        "to save 10\N{NO-BREAK SPACE}% of the denoising time",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 av = pytest.importorskip("av", reason="PyAV is not installed")
@@ -78,6 +79,30 @@ def test_a_run_folder_shows_the_panels_of_its_comparison(tmp_path: Path) -> None
         ("planned", (776, 22, 384, 256)),
     ]
     assert players_in(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize(("offset", "gain"), [(0, 1), (1, 128), (3, 64), (12, 16), (60, 4), (200, 1)])
+def test_the_gain_of_a_difference_comes_from_it(tmp_path: Path, offset: int, gain: int) -> None:
+    """A faint difference is enlarged so far that it can be seen, a strong one is left; the page says by how much."""
+    still = np.full((4, 64, 96, 3), 20, np.uint8)
+    for name, clip in (("uncached", still), ("planned", still + np.uint8(offset))):
+        write_clip(tmp_path / f"{name}.mp4", clip, 16)
+    players = players_of({name: tmp_path / f"{name}.mp4" for name in ("uncached", "planned")})
+    assert abs(players.gain - gain) <= gain / 2, "coding may move a value by one"
+    assert players.gap == "no value differs" if not offset else f"shown × {players.gain}" in players.gap
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_a_frame_that_cannot_be_decoded_does_not_stop_the_report(tmp_path: Path, share: float) -> None:
+    """A file spoilt in its data still has its frames counted by its index; the difference says that it was not measured."""
+    files = sample.write_videos(tmp_path)
+    data = bytearray(files["planned"].read_bytes())
+    start = data.rindex(b"mdat") + 4
+    start += int(share * (len(data) - start))
+    data[start:] = b"\xff" * (len(data) - start)
+    files["planned"].write_bytes(bytes(data))
+    players = players_of(files)
+    assert (players.gain, players.gap.partition(" (")[0]) == (1, "not measured, for a frame cannot be decoded")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a video", b"\x00" * 4096])

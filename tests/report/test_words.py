@@ -5,9 +5,24 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from refkv_policy.evidence import Figure, make_item
-from refkv_policy.report.words import figure, item_says, listed, number, percent, seconds, size, times, visible
+from refkv_policy.report.words import (
+    Say,
+    apart,
+    decay,
+    figure,
+    item_says,
+    listed,
+    number,
+    percent,
+    seconds,
+    size,
+    times,
+    visible,
+)
 from tests.report.sample import interval
 
 
@@ -85,3 +100,33 @@ def test_lists_read_as_sentences() -> None:
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed(list("abcdefgh"), most=2) == "a, b and 6 more"
+
+
+@pytest.mark.parametrize(
+    ("say", "limit", "value", "shown", "told"),
+    [
+        (percent, 0.1, 0.10036748805784634, "10 %", "10.04 %"),
+        (percent, 0.9, 0.8999, "90 %", "89.99 %"),
+        (decay, 0.5, 0.50004, "0.5 /s", "0.50004 /s"),
+        (size, 2684354560, 2684354561, "2,684,354,560 B", "2,684,354,561 B"),
+        (number, 0.0015579867430973783, 0.00155799, "0.001557987", "0.00155799"),
+        (times, 1.2, 1.2004, "1.2000×", "1.2004×"),
+        (percent, 0.1, 0.1, "10 %", "10 %"),
+        (percent, 0.1, 0.04, "10 %", "4 %"),
+    ],
+)
+def test_a_figure_never_rounds_onto_its_limit(say: Say, limit: float, value: float, shown: str, told: str) -> None:
+    """So many digits that the two read differently, three where that is enough; equal ones read equal."""
+    said = apart(say, limit, value)
+    texts = [said(each).replace("\N{NO-BREAK SPACE}", " ") for each in (limit, value)]
+    assert texts == [shown, told]
+
+
+@given(st.floats(1e-6, 1e3), st.lists(st.floats(1e-6, 1e3), max_size=4))
+def test_what_is_read_has_the_order_of_what_was_measured(limit: float, values: list[float]) -> None:
+    """For any figures: read back from the text, each lies on the same side of the limit as it did."""
+    said = apart(number, limit, *values)
+    shown = float(said(limit).replace(",", ""))
+    for value in values:
+        read = float(said(value).replace(",", ""))
+        assert (read > shown, read < shown) == (value > limit, value < limit)

@@ -26,9 +26,9 @@ def reuse(at: str, refresh: str, more: str = "", method: str = "hint_reuse", nam
 def planned_runs(table: HookTable, branches: tuple[str, ...]) -> dict[str, int]:
     """How often the table runs each VACE block."""
     return {
-        f"vace_blocks.{row.index}": sum(row.actions(b)[s] in COMPUTED for b in branches for s in table.evaluated)
+        f"vace_blocks.{row.at.index}": sum(row.actions(b)[s] in COMPUTED for b in branches for s in table.evaluated)
         for row in table.rows
-        if (row.stack, row.part) == ("vace", None)
+        if row.at.kind == ("vace", None)
     }
 
 

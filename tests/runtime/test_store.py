@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from refkv_policy.plan.selectors import Site
 from refkv_policy.runtime import attach
 from refkv_policy.runtime.cells import Cell, plan_calls
 from refkv_policy.runtime.store import Store
@@ -156,7 +157,7 @@ def test_ages_and_sources_of_a_thinned_table() -> None:
     table = tiny.compiled(model, caches)
     plans = plan_calls(table)
     assert table.by_site["hint[1]"].cond == "C-RR-."
-    told = [(plans["cond", i].hint[1].sources, plans["cond", i].step) for i in range(4)]
+    told = [(plans["cond", i].cells[Site("hint", 1)].sources, plans["cond", i].step) for i in range(4)]
     assert told == [((), 0), ((0,), 2), ((0,), 3), ((), 5)]
     position = [row.site for row in table.rows].index("hint[1]")
     assert [plans["cond", i].decisions[position].age for i in range(4)] == [None, 1, 2, None]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from refkv_policy.plan.selectors import Site
-from refkv_policy.profiles.sites import CFG, STEP, Cost, SiteFacts, Tree
+from refkv_policy.profiles.sites import BRANCHES, CFG, STEP, Cost, SiteFacts, Tree
 
 if TYPE_CHECKING:
     from refkv_policy.profiles.cost import Workload
@@ -63,7 +63,8 @@ def tree(main_blocks: int, vace_at: tuple[int, ...] = ()) -> Tree:
 def outer_facts() -> Iterator[SiteFacts]:
     """A step, a branch's forward, and the main stack as a whole."""
     yield SiteFacts(STEP, None)
-    yield SiteFacts(CFG, STEP, region=True, component=OUTSIDE)
+    # The cond call is what a served uncond call is made from, so that only the second can be served.
+    yield SiteFacts(CFG, STEP, region=True, component=OUTSIDE, branches=BRANCHES[1:])
     yield SiteFacts(MAIN, CFG, region=True, component="main")
 
 

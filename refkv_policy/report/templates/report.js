@@ -44,17 +44,15 @@ for (const each of players) {
 }
 
 function markFrame(frame) {
-  for (const cell of document.querySelectorAll("rect.now")) cell.classList.remove("now");
-  for (const chart of document.querySelectorAll(".heat svg")) {
-    const starts = [...new Set([...chart.querySelectorAll("rect[data-frame]")].map((cell) => Number(cell.dataset.frame)))];
-    const wide = starts.length > 1 ? starts[1] - starts[0] : 1;
-    const column = starts.find((start) => start <= frame && frame < start + wide);
-    for (const cell of chart.querySelectorAll(`rect[data-frame="${column}"]`)) cell.classList.add("now");
+  for (const cell of document.querySelectorAll("td.now")) cell.classList.remove("now");
+  for (const row of document.querySelectorAll("table.heat tbody tr")) {
+    const begun = [...row.querySelectorAll("td[data-frame]")].filter((cell) => Number(cell.dataset.frame) <= frame);
+    if (begun.length) begun.at(-1).classList.add("now");
   }
 }
 
 document.addEventListener("click", (event) => {
-  const cell = event.target.closest("rect[data-frame]");
+  const cell = event.target.closest("td[data-frame]");
   if (cell && active) {
     active.seek(Number(cell.dataset.frame));
     active.element.scrollIntoView({ block: "nearest" });
@@ -103,20 +101,15 @@ function showTip(text, x, y) {
   tip.style.top = `${y + 18 + box.height > window.innerHeight ? y - box.height - 10 : y + 18}px`;
 }
 
-// A browser shows an SVG title late and small; it is moved where the tip finds it.
-for (const title of document.querySelectorAll("svg.chart title")) {
-  title.parentElement.dataset.tip = title.textContent;
-  title.remove();
-}
-
 document.addEventListener("pointermove", (event) => {
-  const target = event.target.closest ? event.target.closest("[data-tip], td.cell") : null;
+  const target = event.target.closest ? event.target.closest("td.cell") : null;
   if (!target) tip.hidden = true;
-  else showTip(target.dataset.tip || squareWords(target), event.clientX, event.clientY);
+  else showTip(squareWords(target), event.clientX, event.clientY);
 });
 document.addEventListener("scroll", () => (tip.hidden = true), { passive: true, capture: true });
 
 function squareWords(cell) {
+  if (cell.dataset.tip) return cell.dataset.tip;
   const map = cell.closest("table");
   const step = map.tHead.rows[0].cells[cell.cellIndex];
   return `${cell.parentElement.cells[0].textContent}, step ${step.textContent.trim()} (σ ${step.dataset.sigma}): ${cell.dataset.w}`;
@@ -145,6 +138,7 @@ for (const map of document.querySelectorAll("table.map")) {
     if (cell) go(cell);
   });
   map.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") event.target.click();
     const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (!move || !event.target.matches("td.cell")) return;
     event.preventDefault();
