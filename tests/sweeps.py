@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from refkv_policy.canonical import sha256
 from refkv_policy.compiler import compile_plan
 from refkv_policy.compiler.predict import Workload
 from refkv_policy.plan import Plan, parse_plan
 from refkv_policy.profiles import Profile, load_profile
 from refkv_policy.quality.sweep import Entry, Sweep, make_entries
-from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Conditions, Source, Store, Task, sha256
+from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Conditions, Source, Store, Task
 from refkv_policy.quality.variants import Variant, Vary, make_variants
 from refkv_policy.video import read_clip, write_clip
 

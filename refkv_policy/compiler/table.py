@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
+
+from refkv_policy.canonical import json_digest
 
 COMPUTE_KEEP, COMPUTE, REUSE, FORECAST, ONLINE, UNREACHED = "C", ".", "R", "F", "?", "-"
 """`C` compute and keep · `.` compute, keep nothing · `R` reuse · `F` forecast · `?` decided online · `-` not reached."""
@@ -210,8 +211,7 @@ class HookTable:
             del value[name]
         for entry in value["rules"]:
             del entry["name"]
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        return json_digest(value)
 
     def cells(self, branches: tuple[str, ...] = BRANCHES) -> Iterator[tuple[Row, str, int, str]]:
         """Every (row, branch, step, action) of the evaluated steps."""

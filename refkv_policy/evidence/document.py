@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from refkv_policy.canonical import canonical_json, sha256
 from refkv_policy.evidence.gate import Item
 from refkv_policy.evidence.model import (
     Audit,
@@ -65,7 +64,7 @@ def _plain(value: Any) -> Any:
 
 def canonical(value: Any) -> str:
     """The one text of a JSON value: keys sorted, no spaces, ASCII, and 5.0 written as 5, its equal in JSON."""
-    return json.dumps(_numbers(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return canonical_json(_numbers(value))
 
 
 def _numbers(value: Any) -> Any:
@@ -80,22 +79,18 @@ def _numbers(value: Any) -> Any:
 
 def digest_of(value: Values) -> str:
     """`sha256:…` of a document without its own digest. Layout and the order of keys do not count."""
-    return _sha256(canonical({key: inner for key, inner in value.items() if key != "digest"}))
+    return sha256(canonical({key: inner for key, inner in value.items() if key != "digest"}))
 
 
 def sigmas_digest(sigmas: Iterable[float]) -> str:
     """`sha256:…` of a list of sigmas, as the table of the nominal steps holds them."""
-    return _sha256(canonical(list(sigmas)))
+    return sha256(canonical(list(sigmas)))
 
 
 def from_value(value: Values) -> Evidence:
     """The evidence of a document that fits the schema (any other may raise). Its stored verdicts are not looked at."""
     scopes = tuple(map(_scope, value["scopes"]))
     return Evidence(value["plan"], scopes, edited=digest_of(value) != value["digest"])
-
-
-def _sha256(text: str) -> str:
-    return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _scope(value: Values) -> MeasuredScope:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
+
+from refkv_policy.canonical import json_digest
 
 FAMILY = "wan-vace"
 
@@ -68,9 +68,7 @@ class Profile:
     @cached_property
     def digest(self) -> str:
         """`sha256:…` of every fact except the title."""
-        facts = {k: v for k, v in asdict(_plain(self)).items() if k != "title"}
-        text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        return json_digest({k: v for k, v in asdict(_plain(self)).items() if k != "title"})
 
     @classmethod
     def from_transformer(cls, transformer: Any, *, name: str = "custom", text_tokens: int = 512) -> Profile:
