@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from refkv_policy.canonical import canonical_json, sha256
 from refkv_policy.evidence.gate import Item
-from refkv_policy.evidence.model import (
-    Audit,
-    Bound,
-    Clip,
-    Counts,
-    EndToEnd,
-    Evaluations,
-    Evidence,
-    Figure,
-    Frontier,
-    Interval,
-    Levels,
-    MeasuredScope,
-    Memory,
-    Metric,
-    Point,
-    Sample,
-    Seconds,
-    Setting,
-    StepLatency,
-)
+from refkv_policy.evidence.model import Evidence, MeasuredScope
+from refkv_policy.plain import from_plain
 
 VERSION, KIND = 1, "evidence"
 EXACT = 2**53
 """Below this a whole number is the same as a JSON integer and as a double."""
 
 Values = Mapping[str, Any]
-T = TypeVar("T")
 
 
 def to_value(evidence: Evidence) -> dict[str, Any]:
@@ -89,95 +68,4 @@ def sigmas_digest(sigmas: Iterable[float]) -> str:
 
 def from_value(value: Values) -> Evidence:
     """The evidence of a document that fits the schema (any other may raise). Its stored verdicts are not looked at."""
-    scopes = tuple(map(_scope, value["scopes"]))
-    return Evidence(value["plan"], scopes, edited=digest_of(value) != value["digest"])
-
-
-def _scope(value: Values) -> MeasuredScope:
-    return MeasuredScope(
-        profile=value["profile"],
-        steps=value["steps"],
-        guidance=float(value["guidance"]),
-        created=value["created"],
-        command=tuple(value["command"]),
-        model=value["model"],
-        bound=Bound(**value["bound"]),
-        setting=_setting(value["setting"]),
-        evaluations=Evaluations(**value["evaluations"]),
-        levels=_levels(value["levels"]),
-        metrics=tuple(map(_metric, value["metrics"])),
-        memory=_optional(value["memory"], lambda memory: Memory(**memory)),
-        audits=tuple(Audit(**audit) for audit in value["audits"]),
-        gate=tuple(map(_item, value["gate"])),
-    )
-
-
-def _setting(value: Values) -> Setting:
-    return Setting(
-        **{
-            **value,
-            "seeds": tuple(value["seeds"]),
-            "clips": tuple(Clip(**clip) for clip in value["clips"]),
-            "versions": _frozen(value["versions"]),
-        }
-    )
-
-
-def _levels(value: Values) -> Levels:
-    counts = value["counts"]
-    return Levels(
-        Counts(**{**counts, "departures": _frozen(counts["departures"])}),
-        _optional(value["step_latency"], lambda level: StepLatency(**{k: _figure(v) for k, v in level.items()})),
-        _optional(value["end_to_end"], _end_to_end),
-        _optional(value["frontier"], lambda level: Frontier(level["metric"], tuple(map(_point, level["points"])))),
-    )
-
-
-def _end_to_end(value: Values) -> EndToEnd:
-    return EndToEnd(Seconds(**value["planned"]), Seconds(**value["uncached"]), _figure(value["speedup"]))
-
-
-def _point(value: Values) -> Point:
-    return Point(
-        **{
-            **value,
-            "varied": _frozen(value["varied"]),
-            "speedup": _optional(value["speedup"], _figure),
-            "error": _figure(value["error"]),
-            "solver_error": _optional(value["solver_error"], _figure),
-        }
-    )
-
-
-def _metric(value: Values) -> Metric:
-    ends = {key: _optional(value[key], _figure) for key in ("worst", "noise", "solver", "other_seed")}
-    return Metric(
-        **{
-            **value,
-            **ends,
-            "mean": _figure(value["mean"]),
-            "per_frame": tuple(value["per_frame"]),
-            "samples": tuple(Sample(**sample) for sample in value["samples"]),
-        }
-    )
-
-
-def _item(value: Values) -> Item:
-    rest = {key: inner for key, inner in value.items() if key != "verdict"}
-    return Item(**{**rest, "interval": _optional(value["interval"], _interval)})
-
-
-def _figure(value: Values) -> Figure:
-    return Figure(value["value"], _optional(value["interval"], _interval))
-
-
-def _interval(value: Values) -> Interval:
-    return Interval(**value)
-
-
-def _optional(value: Any, build: Callable[[Any], T]) -> T | None:
-    return None if value is None else build(value)
-
-
-def _frozen(value: Values) -> Values:
-    return MappingProxyType(dict(value))
+    return from_plain(Evidence, {**value, "edited": digest_of(value) != value["digest"]})

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
-from refkv_policy.evidence.model import Figure, Interval
+from refkv_policy.evidence.gate import Interval
+from refkv_policy.evidence.model import Figure
 
 LEVEL = 0.95
 RESAMPLES = 2000
