@@ -13,8 +13,8 @@ import pytest
 from refkv_policy.evidence import Evidence, check_evidence, examine, locate, repository_root, write_evidence
 from refkv_policy.plan import RULES, Plan, parse_plan
 from refkv_policy.resources import resource
-from tests.compiler.plans import ACKNOWLEDGED
 from tests.evidence import sample
+from tests.plans import ACKNOWLEDGED
 
 
 @pytest.fixture

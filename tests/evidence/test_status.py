@@ -9,8 +9,8 @@ import pytest
 from refkv_policy.compiler.table import HookTable
 from refkv_policy.evidence import Evidence, Scope, of_weights, plan_scopes, profile_digests, status, status_lines
 from refkv_policy.plan import Plan
-from tests.compiler.plans import ACKNOWLEDGED
 from tests.evidence import sample
+from tests.plans import ACKNOWLEDGED
 
 SCOPE = Scope(sample.PROFILE, 12, 5.0)
 
