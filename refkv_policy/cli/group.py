@@ -160,10 +160,10 @@ def _unexpected(error: Exception) -> str:
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """`; did you mean 'x'?` for the closest of `names`, or `.`, to close a sentence with."""
-    from difflib import get_close_matches  # here, since only a mistake needs it
+    from refkv_policy.plan.wording import nearest  # here, since only a mistake needs it
 
-    close = get_close_matches(name, names, 1, 0.5)
-    return f"; did you mean {close[0]!r}?" if close else "."
+    close = nearest(name, names)
+    return "." if close is None else f"; did you mean {close!r}?"
 
 
 def say(text: str) -> None:

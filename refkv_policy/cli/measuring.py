@@ -144,7 +144,8 @@ def prepare_job(options: dict[str, Any], plan: str, out: Path) -> Job:
 
 def read_sources(options: dict[str, Any], job: Job) -> tuple[Source, ...]:
     """The clips, each read once for its digest. Raises Failure, VideoError."""
-    from refkv_policy.quality.tasks import Source, sha256
+    from refkv_policy.canonical import sha256
+    from refkv_policy.quality.tasks import Source
     from refkv_policy.video import SHIPPED_PROMPT, read_clip, shipped_clip
 
     folder, default = options["clips"], options["prompt"]

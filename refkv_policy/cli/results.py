@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import refkv_policy as refkv
+from refkv_policy.canonical import sha256
 from refkv_policy.cli.execute import Difference, Generated, difference, generate
 from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, say
 from refkv_policy.cli.job import Job
@@ -79,11 +79,11 @@ class Results:
     def _header(self) -> dict[str, Any]:
         """What only this command knows of the request, for its log."""
         assert self.job.inputs is not None
-        clip = hashlib.sha256(self.job.inputs.clip.frames.tobytes()).hexdigest()
+        clip = self.job.inputs.clip
         return {
             "seed": self.job.seed,
             "guidance": self.job.guidance,
-            "clip": {"name": Path(self.job.inputs.clip.source).name, "frames": f"sha256:{clip}"},
+            "clip": {"name": Path(clip.source).name, "frames": sha256(clip.frames.tobytes())},
         }
 
     def run_uncached(self, pipe: WanVACEPipeline) -> None:

@@ -116,13 +116,6 @@ def locate(root: Path, path: str) -> tuple[Path | None, str]:
     return (place, "") if inside else (None, "leads out of the repository through a link")
 
 
-def status_lines(statuses: Mapping[Scope, Status]) -> list[str]:
-    """`green: wan2.1-vace-mini at 30 steps and guidance 5`, one line a status, the worst first."""
-    order: tuple[Status, ...] = ("edited", "stale", "red", "incomplete", "missing", "green")
-    by = {kind: [scope for scope in statuses if statuses[scope] == kind] for kind in order}
-    return [f"{kind}: {_scopes(scopes, len(scopes))}" for kind, scopes in by.items() if scopes]
-
-
 class _Teller:
     """Diagnostics about one acknowledgement's evidence, at the place where the plan names it."""
 
@@ -169,9 +162,9 @@ def _items(evidence: Evidence, scopes: Iterable[Scope], verdict: str) -> str:
     return ", ".join(names)
 
 
-def _scopes(scopes: Sequence[Scope], shown: int = SHOWN) -> str:
-    more = f" and {len(scopes) - shown} more" if len(scopes) > shown else ""
-    return ", ".join(map(str, scopes[:shown])) + more
+def _scopes(scopes: Sequence[Scope]) -> str:
+    more = f" and {len(scopes) - SHOWN} more" if len(scopes) > SHOWN else ""
+    return ", ".join(map(str, scopes[:SHOWN])) + more
 
 
 def _stem(plan: Plan) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterable
 
+from refkv_policy.canonical import json_digest
 from refkv_policy.plan import rules
 from refkv_policy.plan.build import build_plan
 from refkv_policy.plan.checks import check_values
@@ -48,8 +47,7 @@ def parse_plan(text: str, file: str = "<text>") -> tuple[Plan | None, tuple[Diag
 
 def plan_digest(plan: Plan) -> str:
     """`sha256:…` of the plan's canonical JSON: comments, layout and the order of keys do not count."""
-    text = json.dumps(plan.document.value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return json_digest(plan.document.value)
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

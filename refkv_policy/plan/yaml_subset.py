@@ -100,7 +100,7 @@ def compose(text: str, file: str) -> Composed:
         value, complete = builder.document()
     except StopReadingError:
         return Composed(None, tuple(builder.found))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: PyYAML, of an escape beyond Unicode
         return Composed(None, (*builder.found, translated(error, file, text)))
     document = Document(file, text, value, builder.keys, builder.values) if complete else None
     return Composed(document, tuple(builder.found), builder.unclear)

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from refkv_policy.evidence import Interval
-from refkv_policy.evidence.statistics import wilson_interval
 from refkv_policy.files import atomic_write, check_writable
 from refkv_policy.plan.diagnostic import RefkvError
+from refkv_policy.quality.statistics import wilson_interval
 from refkv_policy.video import write_clip
 from refkv_policy.video.clip import Frames
 

@@ -26,12 +26,12 @@ from refkv_policy.evidence import (
     StepLatency,
     make_scope,
 )
-from refkv_policy.evidence.statistics import figure_of
 from refkv_policy.plan import Plan
 from refkv_policy.plan.diagnostic import RefkvError
 from refkv_policy.quality.abpack import Ratings
 from refkv_policy.quality.baselines import MANY
 from refkv_policy.quality.gate_items import gate_items
+from refkv_policy.quality.statistics import figure_of
 from refkv_policy.quality.sweep import Sweep
 from refkv_policy.quality.sweep_collect import Findings, Measured, Row
 from refkv_policy.quality.sweep_metrics import Measure, Reading

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refkv_policy.audit import AuditError, verify
+from refkv_policy.canonical import sha256
 from refkv_policy.evidence import canonical
 from refkv_policy.files import PART, atomic_write
 from refkv_policy.plan.diagnostic import RefkvError
@@ -227,8 +228,3 @@ class Store:
         name = f"audits/{key}.jsonl"
         log.replace(self.folder / name)
         return name
-
-
-def sha256(text: str | bytes) -> str:
-    """`sha256:…` of a text or of bytes."""
-    return "sha256:" + hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()

@@ -18,7 +18,7 @@ from refkv_policy.compiler import (
 )
 from refkv_policy.plan import Plan, PlanError, load_plan
 from refkv_policy.profiles import Profile, load_profile
-from tests.compiler.plans import ACKNOWLEDGED, hints, plan_of
+from tests.plans import ACKNOWLEDGED, hints, plan_of
 
 PLANS = sorted((Path(__file__).parents[2] / "plans").glob("wan21_*.yaml"))
 MINI = "wan2.1-vace-mini"
@@ -104,7 +104,7 @@ def test_what_no_later_step_reads_is_not_kept() -> None:
 def test_a_forecast_reuses_until_two_fresh_hints_exist() -> None:
     """The first cells between refreshes are `R`, then `F`; both branches share every cell."""
     table = table_of(hints("'hint[all]'", "steps: '0,4,8'", method="hint_forecast"))
-    assert row(table, "hint[5]") == "CRRRCFFFCFFF"[:9] + row(table, "hint[5]")[9:]
+    assert row(table, "hint[5]") == "CRRRCFFFCFFF"
     assert table.rules[0].history == 2
 
 
@@ -227,4 +227,3 @@ def test_a_rule_may_be_for_some_models_only() -> None:
     )
     assert "R" in compile_plan(plan, MINI, 12).by_site["hint[0]"].cond
     assert {a for *_, a in compile_plan(plan, "wan2.1-vace-1.3b", 12).cells()} == {"."}
-    assert load_profile(MINI).name == MINI

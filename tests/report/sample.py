@@ -25,8 +25,8 @@ from refkv_policy.evidence import (
     Sample,
     make_item,
 )
-from tests.compiler.plans import hints, plan_of
 from tests.evidence import sample as evidence_sample
+from tests.plans import hints, plan_of
 
 FRAMES = 17
 

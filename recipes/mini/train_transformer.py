@@ -15,10 +15,10 @@ from diffusers import WanVACETransformer3DModel
 from torch import Tensor
 from transformers import UMT5EncoderModel
 
-from refkv_policy.mini import latents as store
+from recipes.mini import latents as store
+from recipes.mini.common import Average, Progress, cosine, save_checkpoint, step_torch
+from recipes.mini.train_text import embed
 from refkv_policy.mini.architecture import FLOW_SHIFT, TRANSFORMER
-from refkv_policy.mini.common import Average, Progress, cosine, save_checkpoint, step_torch
-from refkv_policy.mini.train_text import embed
 
 STAGE = 3
 STEPS = 5000

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from refkv_policy.mini.scenes import Scene, random_scene, render
+from recipes.mini.scenes import Scene, random_scene, render
 from refkv_policy.mini.vocabulary import HELD_OUT_PAIRS
 
 BUNNY_FRAMES = 132

@@ -10,10 +10,10 @@ import torch
 from diffusers import WanVACEPipeline
 from PIL import Image
 
+from recipes.mini.controls import grey, luma
+from recipes.mini.data import Clip
+from recipes.mini.scenes import LUMA, object_mask, tone
 from refkv_policy.mini.architecture import MAX_SEQUENCE_LENGTH, SIZE
-from refkv_policy.mini.controls import grey, luma
-from refkv_policy.mini.data import Clip
-from refkv_policy.mini.scenes import LUMA, object_mask, tone
 from refkv_policy.mini.vocabulary import COLOURS
 
 STEPS = 30

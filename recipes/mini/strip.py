@@ -1,4 +1,4 @@
-"""`python -m refkv_policy.mini.strip --out FILE`: held-out clips, controls and what the model makes, side by side."""
+"""`python -m recipes.mini.strip --out FILE`: held-out clips, controls and what the model makes, side by side."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from diffusers import WanVACEPipeline
 from PIL import Image, ImageDraw
 
+from recipes.mini.controls import edges, grey
+from recipes.mini.data import Clip, held_out_real, held_out_scenes
+from recipes.mini.evaluate import load
+from recipes.mini.measure import Request, generate, grey_request, swapped
 from refkv_policy.mini import model_path
-from refkv_policy.mini.controls import edges, grey
-from refkv_policy.mini.data import Clip, held_out_real, held_out_scenes
-from refkv_policy.mini.evaluate import load
-from refkv_policy.mini.measure import Request, generate, grey_request, swapped
 from refkv_policy.mini.vocabulary import COLOURS
 
 _SHOWN = (2, 8, 14)  # frames of each clip
@@ -64,7 +64,7 @@ def _cells(pipe: WanVACEPipeline, clip: Clip) -> list[tuple[str, np.ndarray]]:
 
 def main(argv: list[str] | None = None) -> None:
     """Write the picture."""
-    parser = argparse.ArgumentParser(prog="python -m refkv_policy.mini.strip", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m recipes.mini.strip", description=__doc__)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--transformer", type=Path)
     parser.add_argument("--quick", action="store_true")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from refkv_policy.mini.scenes import LUMA
+from recipes.mini.scenes import LUMA
 
 KINDS = ("grey", "edges", "inpaint")
 

@@ -1,4 +1,4 @@
-"""The statistics of the gate, in plain Python: intervals, the frontier, its elbow, and the choice among near equals."""
+"""The statistics of the gate: intervals, the elbow of a frontier, and the choice among near equals."""
 
 from __future__ import annotations
 
@@ -6,27 +6,17 @@ import math
 import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean
+from statistics import fmean
 
-from refkv_policy.evidence.model import Figure, Interval
+import numpy as np
+
+from refkv_policy.evidence import Figure, Interval
+from refkv_policy.evidence.frontier import ends, pareto
 
 LEVEL = 0.95
 RESAMPLES = 2000
 
 Statistic = Callable[[Sequence[float]], float]
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The quantile of ascending values, linear between them (type 7 of Hyndman and Fan, numpy's default).
-
-    Raises ValueError for no values or a share outside 0 to 1.
-    """
-    if not values or not 0 <= share <= 1:
-        raise ValueError("a quantile needs values, and a share of 0 to 1")
-    place = share * (len(values) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(values) - 1)
-    return values[below] + (values[above] - values[below]) * (place - below)
 
 
 def bootstrap_interval(
@@ -50,11 +40,9 @@ def bootstrap_interval(
         raise ValueError("an interval needs at least two independent values")
     pick = random.Random(seed).random  # noqa: S311  its sequence is promised to stay, that of `choices` is not
     count = len(blocks)
-    drawn = sorted(
-        statistic([value for _ in range(count) for value in blocks[int(pick() * count)]]) for _ in range(resamples)
-    )
-    tail = (1 - level) / 2
-    return Interval(quantile(drawn, tail), quantile(drawn, 1 - tail), level, "bootstrap")
+    drawn = [statistic([v for _ in range(count) for v in blocks[int(pick() * count)]]) for _ in range(resamples)]
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high), level, "bootstrap")
 
 
 def figure_of(
@@ -93,25 +81,16 @@ def wilson_interval(successes: int, trials: int, level: float = LEVEL) -> Interv
     """
     if not 0 <= successes <= trials or trials < 1:
         raise ValueError(f"{successes} of {trials} is not a share")
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    p, n = successes / trials, trials
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low = 0.0 if successes == 0 else centre - half
-    high = 1.0 if successes == trials else centre + half
-    return Interval(low, high, level, "wilson")
+    from scipy.stats import binomtest  # here, since it is slow to import
+
+    found = binomtest(successes, trials).proportion_ci(level, method="wilson")
+    return Interval(float(found.low), float(found.high), level, "wilson")
 
 
 def overlap(a: Figure, b: Figure) -> bool:
     """Whether two figures count as equal: their intervals share a point. A figure without one is a point."""
     (low_a, high_a), (low_b, high_b) = ends(a), ends(b)
     return low_a <= high_b and low_b <= high_a
-
-
-def ends(figure: Figure) -> tuple[float, float]:
-    """Both ends of a figure's interval; twice the value where it has none."""
-    interval = figure.interval
-    return (figure.value, figure.value) if interval is None else (interval.low, interval.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +115,6 @@ def choose(candidates: Sequence[Candidate], redline: float | None = None) -> Can
     return max(near, key=lambda c: c.interval, default=None)
 
 
-def pareto(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
-    """Indexes of the (speed, error) points that no other is as good as in both and better in one, by rising speed.
-
-    Equal points are all on it.
-    """
-    on = [
-        index
-        for index, (speed, error) in enumerate(points)
-        if not any(s >= speed and e <= error and (s, e) != (speed, error) for s, e in points)
-    ]
-    return tuple(sorted(on, key=lambda index: (points[index], index)))
-
-
 def elbow(points: Sequence[tuple[float, float]]) -> int | None:
     """The index of the frontier's elbow: the point farthest below the chord between its ends, both axes scaled to 0..1.
 
@@ -166,22 +132,3 @@ def elbow(points: Sequence[tuple[float, float]]) -> int | None:
 
     best = max(front, key=below)
     return best if below(best) > 1e-12 else None
-
-
-def error_at(points: Sequence[tuple[float, float]], speed: float) -> float | None:
-    """The error of a line of (speed, error) points at a speed, linear between neighbours; None outside what it covers.
-
-    This is how a plan is compared with fewer steps at equal latency. Of points of equal speed the smallest error
-    counts.
-    """
-    line: dict[float, float] = {}
-    for at, error in points:
-        line[at] = min(error, line.get(at, error))
-    if speed in line:
-        return line[speed]
-    slower = max((at for at in line if at < speed), default=None)
-    faster = min((at for at in line if at > speed), default=None)
-    if slower is None or faster is None:
-        return None
-    share = (speed - slower) / (faster - slower)
-    return line[slower] + (line[faster] - line[slower]) * share

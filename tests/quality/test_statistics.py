@@ -10,17 +10,15 @@ from statistics import fmean, median, stdev
 
 import pytest
 
+from refkv_policy.evidence.frontier import error_at, pareto
 from refkv_policy.evidence.model import Figure
-from refkv_policy.evidence.statistics import (
+from refkv_policy.quality.statistics import (
     Candidate,
     bootstrap_interval,
     choose,
     elbow,
-    error_at,
     figure_of,
     overlap,
-    pareto,
-    quantile,
     wilson_interval,
 )
 from tests.evidence.sample import interval
@@ -56,17 +54,6 @@ def test_wilson_refuses_what_is_no_share(successes: int, trials: int) -> None:
     """More answers than were asked for are a mistake of the caller."""
     with pytest.raises(ValueError, match="not a share"):
         wilson_interval(successes, trials)
-
-
-def test_quantiles_are_linear_between_values() -> None:
-    """Type 7 by hand: of 1, 2, 4, 8 the quartile is 1.75, the median 3, and 0.9 gives 6.8."""
-    values = [1.0, 2.0, 4.0, 8.0]
-    assert [quantile(values, share) for share in (0, 0.25, 0.5, 1)] == [1, 1.75, 3, 8]
-    assert quantile(values, 0.9) == pytest.approx(6.8)
-    assert quantile([3.0], 0.3) == 3
-    for values, share in (([], 0.5), ([1.0], 1.5)):
-        with pytest.raises(ValueError, match="quantile"):
-            quantile(values, share)
 
 
 def exact_quantile(values: list[float], share: float) -> float:

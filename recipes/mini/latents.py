@@ -13,12 +13,12 @@ import torch
 from diffusers import AutoencoderKLWan
 from torch import Tensor
 
+from recipes.mini.common import to_tensor
+from recipes.mini.controls import KINDS, blank, edges, grey, rectangle
+from recipes.mini.data import training_clip, training_scene
+from recipes.mini.scenes import object_mask
+from recipes.mini.train_vae import encode_mean, fast_training
 from refkv_policy.mini.architecture import FRAMES, SIZE
-from refkv_policy.mini.common import to_tensor
-from refkv_policy.mini.controls import KINDS, blank, edges, grey, rectangle
-from refkv_policy.mini.data import training_clip, training_scene
-from refkv_policy.mini.scenes import object_mask
-from refkv_policy.mini.train_vae import encode_mean, fast_training
 
 SHARD = 100
 SHARDS = 20

@@ -21,10 +21,10 @@ from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders import autoencoder_kl_wan as wan
 from torch import Tensor
 
+from recipes.mini.common import Average, Progress, cosine, save_checkpoint, step_rng, step_torch, to_tensor
+from recipes.mini.data import held_out_real, training_clip
+from recipes.mini.vae_init import linear_start
 from refkv_policy.mini.architecture import VAE
-from refkv_policy.mini.common import Average, Progress, cosine, save_checkpoint, step_rng, step_torch, to_tensor
-from refkv_policy.mini.data import held_out_real, training_clip
-from refkv_policy.mini.vae_init import linear_start
 
 STAGE = 1
 STEPS = 3100
