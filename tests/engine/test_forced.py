@@ -65,11 +65,9 @@ def test_served_is_computed(method: str, tier: str, at: str, refresh: str, param
     table = tiny.compiled(model, rule, steps=STEPS, guidance="5.0")
     given = tiny.inputs(seed=5, dtype=dtype)
     worst = 0.0
+    text = given["encoder_hidden_states"]
     with torch.no_grad():
-        plain = {
-            b: model(**{**given, "encoder_hidden_states": given["encoder_hidden_states"] + n})[0]
-            for n, b in enumerate(BRANCHES)
-        }
+        plain = {b: model(**{**given, "encoder_hidden_states": text + n})[0] for n, b in enumerate(BRANCHES)}
         with attach(model, table) as session:
             for step in range(STEPS):
                 for n, branch in enumerate(BRANCHES):
