@@ -10,6 +10,7 @@ from refkv_policy.cli.job import Job
 from refkv_policy.compiler import HookTable, Prediction, human_bytes
 from refkv_policy.compiler.picture import compact, render_map
 from refkv_policy.plan import Plan
+from refkv_policy.plan.wording import visible
 
 
 def title(job: Job, clip: str) -> str:
@@ -17,7 +18,7 @@ def title(job: Job, clip: str) -> str:
     guidance = f"guidance {job.guidance:g}"
     what = f"{job.shape}, {job.table.steps} steps, {guidance}, seed {job.seed}"
     known = "" if job.profile.name in job.model.name else f" ({job.profile.name})"
-    return f"{job.model.name}{known} on {clip}\nplan {job.plan.name} ({job.plan_path}): {what}"
+    return f"{visible(job.model.name)}{known} on {visible(clip)}\nplan {job.plan.name} ({visible(str(job.plan_path))}): {what}"
 
 
 def rules_text(plan: Plan, table: HookTable) -> str:
