@@ -79,7 +79,7 @@ def _github(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) 
             if d.span.line == d.span.end_line:  # columns of a span over several lines are refused
                 fields |= {"col": d.span.column, "endColumn": d.span.end_column}
         properties = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in fields.items())
-        message = _escaped(f"{visible(d.message)}\nmend: {visible(d.help)}")
+        message = _escaped(f"{visible(d.message)}\nhelp: {visible(d.help)}")
         out.append(f"::{commands[d.severity]} {properties}::{message}\n")
     return "".join(out)
 

@@ -50,7 +50,7 @@ def sarif(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], root: P
                 "ruleId": d.code,
                 "ruleIndex": codes.index(d.code),
                 "level": d.severity,
-                "message": {"text": _literal(visible(f"{_sentence(d.message)} Mend: {d.help}"))},
+                "message": {"text": _literal(visible(f"{_sentence(d.message)} Help: {d.help}"))},
                 "locations": [{"physicalLocation": location}],
                 "partialFingerprints": {FINGERPRINT: f"{digest}:{seen[d.file, digest]}"},
             }

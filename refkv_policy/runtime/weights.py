@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refkv_policy.files import atomic_write
+from refkv_policy.files import atomic_write, read_bounded
 from refkv_policy.plan.diagnostic import RefkvError
 
 DTYPES = {
@@ -93,7 +93,7 @@ def _tensors(file: Path) -> Iterator[_Stored]:
 
 def _remembered(cache: Path) -> dict[str, str]:
     try:
-        known = json.loads(cache.read_text("utf-8"))
+        known = json.loads(read_bounded(cache, LARGEST_HEADER))
     except (OSError, ValueError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}
