@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from refkv_policy.compiler.reasons import reasons
 from refkv_policy.compiler.spend import Ceiling, Spend, ceilings, spend
 from refkv_policy.compiler.words import rules_in_words
 from refkv_policy.plan import Diagnostic, Plan, Shape
+from refkv_policy.plan.wording import json_text
 from refkv_policy.profiles import Profile
 
 FORMAT_VERSION = 1
@@ -76,7 +76,7 @@ def account_json(
         ],
         "predicted": {str(a.shape): {**figures(a.prediction), **_shares(a)} for a in accounts},
     }
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return json_text(value)
 
 
 def attention_json(table: HookTable) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -13,8 +12,9 @@ from refkv_policy.audit.record import quoted
 from refkv_policy.audit.show import LEGEND, render_map, render_step, selected, shown
 from refkv_policy.audit.summary import render_summary
 from refkv_policy.audit.summary import summary as summary_of
-from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, did_you_mean, say
+from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, did_you_mean, echo, echo_json, say
 from refkv_policy.compiler.table import BRANCHES, HookTable
+from refkv_policy.plan.wording import visible
 
 _LOG = click.argument("log", type=click.Path())
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -63,10 +63,10 @@ def report(found: Verification, as_json: bool) -> int:
         )
     else:
         for line in (*found.problems, *(f"note: {note}" for note in found.notes)):
-            click.echo(line)
+            echo(visible(str(line)))
         requests = ", ".join(f"{quoted(name)} {outcome}" for name, outcome in found.requests.items()) or "none"
-        click.echo(f"{found.outcome}: {found.lines} lines, {found.decisions} decisions; requests: {requests}")
-        click.echo(f"head {found.head or 'none'}")
+        echo(f"{found.outcome}: {found.lines} lines, {found.decisions} decisions; requests: {requests}")
+        echo(f"head {found.head or 'none'}")
     return FINE if found.outcome == "ok" else FALLS_SHORT
 
 
@@ -87,14 +87,14 @@ def show(log: str, name: str | None, branch: str | None, step: int | None, as_js
     for request in requests:
         lines = selected(request, branches, step)
         for one in [b for b in branches if any(x.branch == b for x in lines)] if step is None else []:
-            click.echo(f"{quoted(request.header.request)} {one}, {request.outcome}\n{render_map(request, one)}\n")
+            echo(f"{quoted(request.header.request)} {one}, {request.outcome}\n{render_map(request, one)}\n")
         for line in lines:
             if step is not None or line.step is None or line.branch is None:
-                click.echo(f"{quoted(request.header.request)} {render_step(line)}\n")
+                echo(f"{quoted(request.header.request)} {render_step(line)}\n")
         if step is not None and not lines:
             say(f"note: request {quoted(request.header.request)} logged no step {step}")
     if step is None and requests:
-        click.echo(LEGEND)
+        echo(LEGEND)
     return _status(read)
 
 
@@ -107,7 +107,7 @@ def summary(log: str, as_json: bool) -> int:
     if as_json:
         _print_json(summary_of(read))
     else:
-        click.echo(render_summary(read))
+        echo(render_summary(read))
     return _status(read)
 
 
@@ -133,4 +133,4 @@ def _status(log: Log) -> int:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=True))
+    echo_json(value)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refkv_policy.cli.find import find_plan
-from refkv_policy.cli.group import Failure
+from refkv_policy.cli.group import Failure, echo
 from refkv_policy.cli.measuring import make_conditions, model_options, prepare_job, read_from, read_sources
 from refkv_policy.cli.outputs import check_out
 from refkv_policy.cli.progress import progress
 from refkv_policy.cli.run import DEFAULT_PLAN
+from refkv_policy.plan.wording import visible
 
 if TYPE_CHECKING:
     from refkv_policy.cli.job import Job
@@ -55,8 +56,8 @@ def drift(plan: str, **options: Any) -> None:
         check_out(options["out"], [find_plan(plan), *read_from(clips)])
     conditions = make_conditions(options, job, str(dtype).removeprefix("torch."), device, ())
     tell = {"err": options["as_json"]}
-    click.echo(
-        f"{job.model.name} ({job.profile.name}), plan {job.plan.name}: {len(clips)} clips, {options['seeds']} seeds, "
+    echo(
+        f"{visible(job.model.name)} ({job.profile.name}), plan {job.plan.name}: {len(clips)} clips, {options['seeds']} seeds, "
         f"{job.table.steps} steps, guidance {job.guidance:g}",
         **tell,
     )
@@ -92,9 +93,9 @@ def drift(plan: str, **options: Any) -> None:
         "suggested": None if found is None else _suggested(found),
     }
     text = json.dumps(value, indent=1, allow_nan=False)
-    click.echo(f"\n{drift_text(curves, job.table.steps)}\n\n{_advice(found, options['tolerance'])}", **tell)
+    echo(f"\n{drift_text(curves, job.table.steps)}\n\n{_advice(found, options['tolerance'])}", **tell)
     if options["as_json"]:
-        click.echo(text)
+        echo(text)
     if options["out"] is not None:  # last, so that nothing is lost where it cannot be written
         _write(options["out"], text)
 

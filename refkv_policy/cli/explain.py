@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refkv_policy.cli.find import find_plan
-from refkv_policy.cli.group import Failure
+from refkv_policy.cli.group import Failure, echo
 
 if TYPE_CHECKING:
     from refkv_policy.plan import Plan, Shape
@@ -55,7 +55,7 @@ def explain(
         accounts.append(account(table, profile, Workload(tokens, profile.text_tokens), shape, dtype))
     warnings = [d for d in check_plan(loaded) if d.severity != "error"]
     if as_json or form == "json":
-        click.echo(account_json(loaded, table, profile, accounts, dtype, warnings))
+        echo(account_json(loaded, table, profile, accounts, dtype, warnings), ready=True)
         return
     from refkv_policy.cli.explain_text import explain_text
 

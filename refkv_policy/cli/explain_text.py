@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import click
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from refkv_policy.cli.account import Account, attention_json
+from refkv_policy.cli.group import echo
 from refkv_policy.compiler import HookTable, branches_of, human_bytes
 from refkv_policy.compiler.lock import attention_text
 from refkv_policy.compiler.picture import compact, render_map
@@ -21,6 +22,7 @@ from refkv_policy.compiler.reasons import reasons
 from refkv_policy.compiler.table import ACTIONS
 from refkv_policy.compiler.words import RuleWords, rules_in_words
 from refkv_policy.plan import Diagnostic, Plan
+from refkv_policy.plan.wording import visible
 from refkv_policy.profiles import Profile
 
 PIPED_WIDTH = 100
@@ -52,14 +54,19 @@ def explain_text(
         _warnings(console, warnings)
     text = printed.get()
     # Cells are padded to their column; on a terminal that is invisible, elsewhere it is left out.
-    click.echo(text if console.is_terminal else "\n".join(map(str.rstrip, text.split("\n"))), nl=False)
+    terminal = console.is_terminal
+    echo(text if terminal else "\n".join(map(str.rstrip, text.split("\n"))), nl=False, ready=terminal)
 
 
 def _print(
     console: Console, plan: Plan, table: HookTable, profile: Profile, accounts: Sequence[Account], dtype: str
 ) -> None:
-    description = " ".join(plan.description.split())
-    console.print(Text(plan.name, "bold") + Text(f": {description}" if description else ""))
+    description = visible(" ".join(plan.description.split()))
+    # Wrapped behind spaces: a line of its own is no place for a foreign text.
+    told = textwrap.fill(
+        f"{plan.name}: {description}" if description else plan.name, console.width, subsequent_indent="  "
+    )
+    console.print(Text(plan.name, "bold") + Text(told.removeprefix(plan.name)))
     console.print(Text(_setting(table, profile)))
     _rules(console, plan, table, accounts)
     _map(console, table)
@@ -78,7 +85,7 @@ def _warnings(console: Console, found: Iterable[Diagnostic]) -> None:
         if not number:
             _heading(console, "what `refkv validate` warns of")
         place = f"line {warning.span.line}: " if warning.span else ""
-        told = Text(f"{place}{warning.code} {warning.message}\nhelp: {warning.help}", "yellow")
+        told = Text(f"{place}{warning.code} {visible(warning.message)}\nhelp: {visible(warning.help)}", "yellow")
         console.print(Padding(told, (0, 0, 0, 2)))
 
 
@@ -95,9 +102,7 @@ def _heading(console: Console, text: str) -> None:
 
 def _setting(table: HookTable, profile: Profile) -> str:
     guidance = ", ".join(f"{g:g}" for g in table.guidance)
-    text = (
-        f"on {profile.title} at {table.steps} steps, {table.sampler}, shift {table.flow_shift:g}, guidance {guidance}"
-    )
+    text = f"on {visible(profile.title)} at {table.steps} steps, {table.sampler}, shift {table.flow_shift:g}, guidance {guidance}"
     if table.quantized is not None:
         told = attention_json(table)
         text += f"\nself-attention {attention_text(table)}\n  {told['scope']}: {told['status']} [{told['source']}]"
@@ -110,13 +115,13 @@ def _rules(console: Console, plan: Plan, table: HookTable, accounts: Sequence[Ac
     if not words:
         console.print("  no rules: everything is computed")
     for rule in words:
-        place = f"{Path(plan.document.file).name}:{rule.line}"
+        place = f"{visible(Path(plan.document.file).name)}:{rule.line}"
         console.print(Text(f"  {rule.name}", "bold") + Text(f"  {rule.tier} {rule.method}, {place}"))
         grid = Table.grid(padding=(0, 2))
         grid.add_column(no_wrap=True)
         grid.add_column()
         for label, text in _told(rule, accounts):
-            grid.add_row(Text(label, "bright_black"), Text(text))
+            grid.add_row(Text(label, "bright_black"), Text(visible(text)))
         console.print(Padding(grid, (0, 0, 0, 4)))
 
 
@@ -145,7 +150,7 @@ def _map(console: Console, table: HookTable) -> None:
 
 def _why(console: Console, plan: Plan, table: HookTable, profile: Profile) -> None:
     _heading(console, "why each site is what it is")
-    file = Path(plan.document.file).name
+    file = visible(Path(plan.document.file).name)
     grid = _grid("sites", "because")
     for reason in reasons(plan, table, profile):
         because = list(reason.because)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refkv_policy.cli.find import find_plan
-from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, say
+from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, echo, echo_json, say
 from refkv_policy.cli.measuring import Measuring, fewer, model_options, read_from, ready, sweep_options
 from refkv_policy.cli.outputs import check_out
+from refkv_policy.plan.wording import visible
 
 if TYPE_CHECKING:
     from refkv_policy.evidence import Evidence
@@ -89,10 +89,10 @@ def _judge(
         digest = write_evidence(out, evidence)
     except OSError as error:
         raise Failure(f"cannot write {out}: {error.strerror}; choose another --out") from error
-    click.echo(f"{sweep_text(findings)}\n\n{verdict_text(scope)}", err=options["as_json"])
+    echo(f"{sweep_text(findings)}\n\n{verdict_text(scope)}", err=options["as_json"])
     say(f"{out}: {digest}")
     if options["as_json"]:
-        click.echo(json.dumps({"format_version": 1, "out": str(out), **to_value(evidence)}, indent=2))
+        echo_json({"format_version": 1, "out": str(out), **to_value(evidence)})
     return FALLS_SHORT if scope.verdict == "red" else FINE
 
 
@@ -143,7 +143,9 @@ def _pack(measuring: Measuring, options: dict[str, Any]) -> int:
     key = write_pack(folder, shown, sweep.bound)
     if len(shown) < MIN_PAIRS:
         say(f"note: {len(shown)} pairs; for the gate the RFC asks for {MIN_PAIRS} at least: name more clips or --seeds")
-    click.echo(f"{folder / 'index.html'}: {len(shown)} pairs, for raters\n{key}: its key, not for raters")
+    echo(
+        f"{visible(str(folder))}/index.html: {len(shown)} pairs, for raters\n{visible(str(key))}: its key, not for raters"
+    )
     return FINE
 
 

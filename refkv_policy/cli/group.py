@@ -7,12 +7,13 @@ import importlib
 import keyword
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
-from refkv_policy.plan.diagnostic import PlanError, RefkvError
+from refkv_policy.plan.diagnostic import Diagnostic, PlanError, RefkvError, errors
+from refkv_policy.plan.wording import inert, json_text, visible
 
 FINE, FALLS_SHORT, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses. 130 is what shells report for a command ended by Ctrl-C."""
@@ -49,11 +50,14 @@ EXTRAS = {
 
 
 class Failure(RefkvError):
-    """The command could not do its work: the sentence says why and what to do. status is the exit status."""
+    """The command could not do its work: the sentence says why and what to do. status is the exit status.
 
-    def __init__(self, sentence: str, status: int = COULD_NOT) -> None:
+    more: further sentences, each for a line of its own.
+    """
+
+    def __init__(self, sentence: str, status: int = COULD_NOT, more: Iterable[str] = ()) -> None:
         super().__init__(sentence)
-        self.status = status
+        self.status, self.more = status, tuple(more)
 
 
 class _ReaderGoneError(Exception):
@@ -127,7 +131,9 @@ class Commands(click.Group):
         except click.exceptions.Exit as stop:
             return stop.exit_code
         except click.ClickException as error:
-            error.show()
+            if isinstance(error, click.UsageError) and error.ctx is not None:
+                echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", err=True)
+            say(f"Error: {error.format_message()}")
             return COULD_NOT
         except (click.Abort, KeyboardInterrupt):
             say("interrupted")
@@ -166,9 +172,29 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
     return "." if close is None else f"; did you mean {close!r}?"
 
 
+def echo(text: str, *, err: bool = False, nl: bool = True, ready: bool = False) -> None:
+    """Print a text of one or more lines, made inert. Everything that a command prints goes through here.
+
+    ready: whoever put the text together has seen to that; it holds colours, or commands to a CI runner, on purpose.
+    """
+    click.echo(text if ready else inert(text), err=err, nl=nl)  # noqa: TID251 - the one place
+
+
+def echo_json(value: Any) -> None:
+    """Print the JSON of a value to stdout."""
+    echo(json_text(value), ready=True)
+
+
 def say(text: str) -> None:
-    """One line to stderr: progress and notes, never data."""
-    click.echo(text, err=True)
+    """One line to stderr: progress and notes, never data. What breaks lines in it becomes spaces."""
+    echo(visible(text), err=True)
+
+
+def say_faults(faults: Iterable[Diagnostic]) -> None:
+    """Two lines to stderr for each fault: what it is, and what helps."""
+    for fault in faults:
+        say(str(fault))
+        say(f"  help: {fault.help}")
 
 
 def stdin_bytes() -> bytes:
@@ -181,10 +207,17 @@ def stdin_bytes() -> bytes:
 def tell(error: BaseException, status: int, sentence: str | None = None) -> int:
     """Say an error on stderr, with its traceback under REFKV_DEBUG=1; gives back the status."""
     if os.environ.get("REFKV_DEBUG") == "1":
-        from traceback import print_exception
+        from traceback import format_exception
 
-        print_exception(error)
-    say(f"refkv: {sentence or error}")
+        echo("".join(format_exception(error)), err=True)
+    if isinstance(error, PlanError):
+        first, *others = errors(error.diagnostics)
+        say(f"refkv: {first}")
+        say(f"  help: {first.help}")
+        say_faults(others)
+        return status
+    for line in (f"refkv: {sentence or error}", *getattr(error, "more", ())):
+        say(line)
     return status
 
 
@@ -192,5 +225,5 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         from refkv_policy import __version__
 
-        click.echo(f"refkv {__version__}")
+        echo(f"refkv {__version__}")
         ctx.exit()

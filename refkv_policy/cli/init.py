@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refkv_policy.cli.group import Failure, did_you_mean, say
+from refkv_policy.cli.group import Failure, did_you_mean, echo, say
 
 if TYPE_CHECKING:
     from refkv_policy.cli.scaffold import Scaffold
@@ -65,7 +65,7 @@ def init(
     )  # fmt: skip
     text = _sound(scaffold, target.parent)
     if out == STDOUT:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     _write(target, text)
     if codes := _unguarded(target):
@@ -156,7 +156,7 @@ def _sound(scaffold: Scaffold, folder: Path) -> str:
     from refkv_policy.compiler import check_plan
     from refkv_policy.plan import errors, parse_plan
 
-    first = ""
+    first: list[str] = []
     placed = replace(scaffold, models=tuple(_from(folder, model) for model in scaffold.models))
     # Checked with paths as they are from here, since the folder need not exist yet.
     for seen, text in zip(scaffold.variants(), placed.variants(), strict=True):
@@ -165,9 +165,9 @@ def _sound(scaffold: Scaffold, folder: Path) -> str:
             faults = (*faults, *check_plan(plan))
         if not errors(faults):
             return text
-        first = first or "\n".join(f"  {d.code} {d.message}\n    help: {d.help}" for d in errors(faults))
+        first = first or [line for d in errors(faults) for line in (f"  {d.code} {d.message}", f"    help: {d.help}")]
     raise Failure(
-        f"no plan of {scaffold.method.name} can be scaffolded for this; the simplest one would break\n{first}"
+        f"no plan of {scaffold.method.name} can be scaffolded for this; the simplest one would break", more=first
     )
 
 

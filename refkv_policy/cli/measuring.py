@@ -16,6 +16,7 @@ from refkv_policy.cli.group import Failure, say
 from refkv_policy.cli.job import Job, prepare
 from refkv_policy.cli.model_folder import ModelFolder
 from refkv_policy.cli.progress import progress
+from refkv_policy.files import read_bounded
 
 if TYPE_CHECKING:
     from refkv_policy.quality.metrics import FeatureModel
@@ -186,7 +187,7 @@ def _check_name(path: Path) -> None:
 
 def _prompt(file: Path) -> str:
     try:
-        prompt = file.read_text("utf-8-sig").strip()
+        prompt = read_bounded(file, 8 * LONGEST_PROMPT).decode("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise Failure(f"the prompt {file} cannot be read: {reason}; write it anew, or move it away") from error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
+
+from refkv_policy.cli.group import echo, echo_json
 
 
 @click.command("models")
@@ -33,18 +34,16 @@ def models(as_json: bool) -> None:
             }
         )
     if as_json:
-        click.echo(json.dumps({"format_version": 1, "models": entries}, indent=2))
+        echo_json({"format_version": 1, "models": entries})
         return
     for e in entries:
         weights = "embedded: `refkv run` needs nothing else" if e["embedded"] else "weights: `refkv run --model DIR`"
-        click.echo(f"{e['name']}  {e['title']} ({weights})")
-        click.echo(
-            f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads"
-        )
-        click.echo(f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}")
+        echo(f"{e['name']}  {e['title']} ({weights})")
+        echo(f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads")
+        echo(f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}")
         for stack, named in e["sets"].items():
             for label, selector in named.items():
-                click.echo(f"  {stack}[{label}] is {stack}[{selector}]")
+                echo(f"  {stack}[{label}] is {stack}[{selector}]")
 
 
 def _embedded(name: str) -> bool:

@@ -16,6 +16,7 @@ from refkv_policy.cli.progress import progress
 from refkv_policy.cli.summary import prediction_json, site_lines
 from refkv_policy.compiler import human_bytes
 from refkv_policy.compiler.lock import write_lock
+from refkv_policy.plan.wording import visible
 from refkv_policy.video import side_by_side, write_clip
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Results:
         if self.sites() != expected:
             lines += ["predicted were:", *site_lines(expected.items())]
         lines += [f"  departed ({reason}): {count}" for reason, count in measured.reasons.items()]
-        lines += ["", *(str(path) for path in self.files)]
+        lines += ["", *(visible(str(path)) for path in self.files)]
         return "\n".join(lines)
 
     def _latency(self) -> str:

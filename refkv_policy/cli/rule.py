@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refkv_policy.cli.group import Failure, did_you_mean
+from refkv_policy.cli.group import Failure, did_you_mean, echo, echo_json
+from refkv_policy.plan.wording import inert
 
 if TYPE_CHECKING:
     from refkv_policy.plan.catalogue import Rule
@@ -28,9 +28,9 @@ def rule(name: str | None, as_json: bool) -> None:
     chosen = [*all_rules().values()] if name is None else [find_rule(name)]
     if as_json:
         entries = [as_mapping(entry, whole=name is not None) for entry in chosen]
-        click.echo(json.dumps({"format_version": 1, "rules": entries}, indent=2, ensure_ascii=False))
+        echo_json({"format_version": 1, "rules": entries})
     else:
-        click.echo("\n".join(_list(chosen) if name is None else _explain(chosen[0])))
+        echo("\n".join(_list(chosen) if name is None else _explain(chosen[0])), ready=True)
 
 
 def find_rule(name: str) -> Rule:
@@ -84,7 +84,7 @@ def _list(rules: Iterable[Rule]) -> Iterator[str]:
 
 
 def _explain(rule: Rule) -> Iterator[str]:
-    from refkv_policy.cli.catalogue import advice, examples, family, summary, visible, wrong_says
+    from refkv_policy.cli.catalogue import advice, examples, family, summary, wrong_says
 
     yield f"{click.style(f'{rule.code} {rule.name}', bold=True)} ({rule.severity}; {family(rule.code)})"
     yield from _wrapped(rule.why, "  ")
@@ -95,14 +95,14 @@ def _explain(rule: Rule) -> Iterator[str]:
     if example is not None:
         yield ""
         yield click.style("wrong", fg="red", bold=True)
-        yield from _side(visible(example.wrong))
+        yield from _side(inert(example.wrong))
     yield from _wrapped(f"says: {message}", "  ", "        ")
     if help:
         yield from _wrapped(f"help: {help}", "  ", "        ")
     if example is not None:
         yield ""
         yield click.style("right", fg="green", bold=True)
-        yield from _side(visible(example.right))
+        yield from _side(inert(example.right))
 
 
 def _side(text: str) -> Iterator[str]:

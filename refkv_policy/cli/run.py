@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import click
 
-from refkv_policy.cli.group import say
+from refkv_policy.cli.group import echo, echo_json, say
 
 DEFAULT_PLAN = "wan21_p1_k4"
 
@@ -72,9 +71,7 @@ def _dry_run(options: dict[str, Any]) -> int:
         say(f"note: {note}")
     tell(prediction_text(job, prediction, dtype))
     if options["as_json"]:
-        click.echo(
-            json.dumps({"format_version": 1, "dry_run": True, **prediction_json(job, prediction, dtype)}, indent=2)
-        )
+        echo_json({"format_version": 1, "dry_run": True, **prediction_json(job, prediction, dtype)})
     return 0
 
 
@@ -115,7 +112,7 @@ def _run(options: dict[str, Any]) -> int:
         results.run_uncached(pipe)
     tell(results.text())
     if options["as_json"]:
-        click.echo(json.dumps({"format_version": 1, **results.json()}, indent=2))
+        echo_json({"format_version": 1, **results.json()})
     return results.status
 
 
@@ -140,7 +137,7 @@ def _prepare(options: dict[str, Any]) -> Any:
 
 def _teller(as_json: bool) -> Callable[[str], None]:
     """Says the human-readable part: on stdout, or on stderr where stdout is for the JSON."""
-    return lambda text: click.echo(text, err=as_json)
+    return lambda text: echo(text, err=as_json)
 
 
 def _name(dtype: Any) -> str:

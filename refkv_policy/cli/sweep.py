@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from refkv_policy.cli.group import FALLS_SHORT, say
+from refkv_policy.cli.group import FALLS_SHORT, echo, echo_json, say
 from refkv_policy.cli.measuring import model_options, ready, sweep_options
+from refkv_policy.plan.wording import visible
 
 
 @click.command("sweep", context_settings={"show_default": True})
@@ -28,8 +28,8 @@ def sweep(ctx: click.Context, /, plan: str, **options: Any) -> None:
 
     measuring = ready(options, plan)
     made = measuring.sweep
-    click.echo(
-        f"{measuring.spec.model.name} ({made.profile.name}), plan {made.plan.name}: {len(made.entries)} ways to run, "
+    echo(
+        f"{visible(measuring.spec.model.name)} ({made.profile.name}), plan {made.plan.name}: {len(made.entries)} ways to run, "
         f"{len(made.clips)} clips, {len(made.seeds)} seeds, {made.steps} steps, guidance {made.guidance:g}",
         err=options["as_json"],
     )
@@ -37,8 +37,8 @@ def sweep(ctx: click.Context, /, plan: str, **options: Any) -> None:
         say("note: at guidance 1 the loss is a lower bound of that in service; such figures cannot be gated")
     measuring.run(options)
     findings = collect(made, measuring.store, options["metric"], options["clock"])
-    click.echo(f"\n{sweep_text(findings)}", err=options["as_json"])
+    echo(f"\n{sweep_text(findings)}", err=options["as_json"])
     if options["as_json"]:
-        click.echo(json.dumps(sweep_json(findings, str(measuring.store.folder)), indent=2))
+        echo_json(sweep_json(findings, str(measuring.store.folder)))
     if any(row.faults for row in findings.rows):
         ctx.exit(FALLS_SHORT)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refkv_policy.cli.find import STDIN, find_plans
-from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, say, stdin_bytes
+from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, echo, say, stdin_bytes
 from refkv_policy.plan.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def validate(ctx: click.Context, plans: tuple[str, ...], form: str, rails: str |
     found: list[Diagnostic] = []
     for file in files:
         found += _check(file, sources, guards)
-    output = render(found, form, sources, color=form == "text" and _colourful())
-    click.echo(output, nl=False)
+    colour = form == "text" and _colourful()
+    echo(render(found, form, sources, colour), nl=False, ready=colour or form not in ("text", "concise"))
     faulty = {d.file for d in found if d.severity == "error"}
     if form in ("text", "concise"):
         say(_verdict(len(files), len(faulty), found))

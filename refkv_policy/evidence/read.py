@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from refkv_policy.evidence.agree import contradictions
 from refkv_policy.evidence.document import KIND, VERSION, from_value
 from refkv_policy.evidence.json_text import load_json, where
 from refkv_policy.evidence.model import Evidence
+from refkv_policy.files import read_bounded
 from refkv_policy.plan.diagnostic import Diagnostic
 from refkv_policy.plan.document import Document
 from refkv_policy.plan.schema import Schema, schema_faults
@@ -99,14 +99,9 @@ def _schema_faults(document: Document) -> Iterator[Diagnostic]:
 def _text(file: str) -> tuple[str | None, str]:
     """The text of a regular UTF-8 file of bounded size, or None and why it cannot be had."""
     try:
-        if not stat.S_ISREG(os.stat(file).st_mode):
-            return None, "it is a directory" if os.path.isdir(file) else "it is not a regular file"
-        with open(file, "rb") as stream:
-            data = stream.read(rules.MAX_BYTES + 1)
+        data = read_bounded(file, rules.MAX_BYTES)
     except (OSError, ValueError) as error:
         return None, (getattr(error, "strerror", None) or str(error)).lower()
-    if len(data) > rules.MAX_BYTES:
-        return None, rules.TOO_LARGE
     try:
         return data.decode("utf-8-sig"), ""
     except UnicodeDecodeError as error:

@@ -7,11 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from refkv_policy.files import read_bounded
 from refkv_policy.plain import from_plain
 from refkv_policy.plan.diagnostic import RefkvError
 from refkv_policy.plan.document import Document
+from refkv_policy.plan.rules import MAX_BYTES
 from refkv_policy.plan.wording import did_you_mean, listed
 from refkv_policy.profiles.profile import Profile
+from refkv_policy.repository import check_inside
 from refkv_policy.resources import resource
 
 __all__ = [
@@ -85,9 +88,10 @@ def _shipped(name: str) -> Profile:
 def _read(base: Path, reference: str) -> Profile:
     path = base / reference
     try:
-        return _parse(path.read_text("utf-8"), str(path))
+        check_inside(path)
+        return _parse(read_bounded(path, MAX_BYTES).decode("utf-8"), str(path))
     except OSError as error:
-        raise ProfileError(f"the profile {path} cannot be read: {error.strerror}") from error
+        raise ProfileError(f"the profile {path} cannot be read: {error.strerror}; name a profile file") from error
     except UnicodeDecodeError as error:
         raise ProfileError(f"the profile {path} is not UTF-8 text") from error
 

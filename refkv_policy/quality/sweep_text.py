@@ -8,6 +8,7 @@ from typing import Any
 
 from refkv_policy.compiler import human_bytes
 from refkv_policy.evidence import Figure
+from refkv_policy.plan.wording import visible
 from refkv_policy.quality.sweep_collect import Findings, Row
 from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED
 from refkv_policy.quality.timing import SIDES, end_to_end, parts, timing_text
@@ -34,8 +35,8 @@ def sweep_text(findings: Findings) -> str:
     lines.append(f"speed: {how if findings.timed else 'by FLOPs; not every run was timed'}")
     if findings.plan.pairs:
         lines += _parts_lines(findings.plan)
-    lines += [f"does not compile: {v.name}: {v.fault}" for v in sweep.faults]
-    lines += [f"failed: {row.entry.name}: {fault}" for row in findings.rows for fault in row.faults]
+    lines += [visible(f"does not compile: {v.name}: {v.fault}") for v in sweep.faults]
+    lines += [visible(f"failed: {row.entry.name}: {fault}") for row in findings.rows for fault in row.faults]
     return "\n".join(lines)
 
 

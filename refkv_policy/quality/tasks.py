@@ -22,10 +22,12 @@ import numpy.typing as npt
 from refkv_policy.audit import AuditError, verify
 from refkv_policy.canonical import sha256
 from refkv_policy.evidence import canonical
-from refkv_policy.files import PART, atomic_write
+from refkv_policy.files import PART, atomic_write, read_bounded
 from refkv_policy.plan.diagnostic import RefkvError
 
 FORMAT = 1
+LARGEST = 64 << 20
+"""Bytes of a result that are read."""
 UNCACHED, MANY_STEPS = "uncached", "many_steps"
 """The two references that a run is compared with."""
 Kind = Literal["run", "pair", "compare"]
@@ -173,7 +175,7 @@ class Store:
     def by_key(self, key: str) -> dict[str, Any] | None:
         """The same, by a task's key. One that was changed since it was written is none."""
         try:
-            value = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
+            value = json.loads(read_bounded(self.folder / f"{key}.json", LARGEST))
             sound = isinstance(value, dict) and value.pop("digest", None) == sha256(canonical(value))
         except (OSError, ValueError, RecursionError):
             return None

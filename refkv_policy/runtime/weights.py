@@ -12,8 +12,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from refkv_policy.files import atomic_write
+from refkv_policy.files import atomic_write, read_bounded
 from refkv_policy.plan.diagnostic import RefkvError
+
+
+LARGEST_CACHE = 1 << 26
+"""Bytes of the file of remembered digests that are read."""
 
 
 class WeightsError(RefkvError):
@@ -65,7 +69,7 @@ def _open(file: Path) -> Any:
 
 def _remembered(cache: Path) -> dict[str, str]:
     try:
-        known = json.loads(cache.read_text("utf-8"))
+        known = json.loads(read_bounded(cache, LARGEST_CACHE))
     except (OSError, ValueError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}

@@ -195,7 +195,7 @@ def test_fingerprints_tell_faults_apart() -> None:
 def test_messages_are_literal() -> None:
     """Braces are doubled, since a SARIF message could have placeholders, and the help stands in the message."""
     (result,) = run_of([diagnostic(message="say `{0}`", help="write `params: {chain: stale}`")])["results"]
-    assert result["message"]["text"] == "Say `{{0}}`. Mend: write `params: {{chain: stale}}`"
+    assert result["message"]["text"] == "Say `{{0}}`. Help: write `params: {{chain: stale}}`"
 
 
 def test_the_log_is_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
