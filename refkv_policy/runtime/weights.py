@@ -15,7 +15,6 @@ from safetensors import SafetensorError, safe_open
 from refkv_policy.files import atomic_write, read_bounded
 from refkv_policy.plan.diagnostic import RefkvError
 
-
 LARGEST_CACHE = 1 << 26
 """Bytes of the file of remembered digests that are read."""
 
