@@ -46,8 +46,11 @@ class Call:
         """Whether `serve` would give a value."""
         return cell.action in SERVED and self.withheld is None and self.store.history(cell) is not None
 
-    def serve(self, cell: Cell) -> Tensor | None:
-        """The value that an `R` or `F` cell stands for; None where it has to be computed (and then given to `keep`)."""
+    def serve(self, cell: Cell, writable: bool = False) -> Tensor | None:
+        """The value that an `R` or `F` cell stands for; None where it has to be computed (and then given to `keep`).
+
+        To be read only, unless asked for as writable.
+        """
         history = self._history(cell)
         if history is None:
             return None
@@ -56,7 +59,8 @@ class Call:
             seen = [kept.observation() for kept in history]
             value = methods.get(rule.method).predict(seen, cell.sigma, rule.params).to(history[0].dtypes[0])
         else:
-            (value,) = history[0].restored()
+            # The last reader is given the kept memory itself: nobody reads it afterwards.
+            (value,) = history[0].restored(writable and cell.retained > 0)
         self.store.trim(cell, cell.retained)
         return value
 

@@ -162,7 +162,7 @@ def denoise(model: WanVACETransformer3DModel, call: Call, inputs: Inputs, hint_a
         if j is not None and hint is not None:
             if hint.device != hidden_states.device:
                 hint = hint.to(hidden_states.device)
-            hidden_states = hidden_states + hint * scales[j]
+            hidden_states = hidden_states + hint * scales[j]  # only reads the hint, which may be the kept one
 
     shift, scale = (model.scale_shift_table.to(temb.device) + temb.unsqueeze(1)).chunk(2, dim=1)
     shift, scale = shift.to(hidden_states.device), scale.to(hidden_states.device)
@@ -202,7 +202,8 @@ class Chain:
         self.text, self.timestep_proj, self.rotary_emb = text, timestep_proj, rotary_emb
         self.position = -1
         starts = self._starts_at_block_0()
-        self.latents: Any = latents if starts else None
+        # Main blocks that run before block 0 may work in place on their input.
+        self.latents: Any = (latents.clone() if model.config.vace_layers[0] else latents) if starts else None
         self.control: Any = control if starts else None
 
     def hint(self, j: int, hidden_states: Tensor) -> Tensor:
@@ -240,7 +241,7 @@ class Chain:
     def _restart(self, j: int) -> None:
         """Take the deepest kept state between the chain's position and block j, where there is one."""
         for k in range(j - 1, self.position, -1):
-            state = self.call.serve(self.call.plan.vace[k])
+            state = self.call.serve(self.call.plan.vace[k], writable=True)  # a block may work in place on its input
             if state is not None:
                 self.position, self.control = k, state
                 return
