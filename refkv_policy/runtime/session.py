@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal
 from weakref import WeakSet
 
+import torch
 from torch import Tensor
 
 from refkv_policy.audit import AuditWriter, fold, outcome_of
@@ -148,7 +149,8 @@ class Session:
         self._close(error)
 
     def _install(self) -> None:
-        self._forward = wan_vace.make_forward(self._model, self._run)
+        # Never traced, so that a transformer that is compiled as a whole later on is refused by name.
+        self._forward = wan_vace.make_forward(self._model, torch.compiler.disable(self._run))
         place(self._model, self._forward)
         _ATTACHED.add(self._model)
         for attention in wan_vace.text_attentions(self._model, self.table).values():
