@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from refkv_policy.compiler.table import BRANCHES, ONLINE, HookTable
+from refkv_policy.compiler.table import BRANCHES, COMPUTE_KEEP, ONLINE, HookTable
+from refkv_policy.compiler.walk import online_rules
 from refkv_policy.profiles.sites import CFG
 from refkv_policy.runtime.call import Call, Inputs
 from refkv_policy.runtime.cells import CallPlan
@@ -18,7 +19,7 @@ from refkv_policy.runtime.watch import Watch
 
 NEW_CONTROL = "new_control"
 _KINDS = ("prompt", "prompt", "prompt", "control")
-"""What a change of each watched content is a change of: prompt, image beside it, adapters, control."""
+"""What a change of each watched content is a change of: prompt, image beside it, weights, control."""
 
 
 class Request:
@@ -41,7 +42,9 @@ class Request:
         self.planned = True
         self.withheld: str | None = None
         self.error: str | None = None
-        self._depends = depends
+        kept = {n for n, row in enumerate(table.rows) if {COMPUTE_KEEP, ONLINE} & {*row.cond, *row.uncond}}
+        kept |= {-1 - n for n in online_rules(table)}  # where the probes of online rules are kept
+        self._depends = {kind: tuple(n for n in rows if n in kept) for kind, rows in depends.items()}
         self._expected = {plan for (branch, _), plan in plans.items() if branch in branches}
         self._last = {plan for plan in self._expected if plan.index == len(table.evaluated) - 1}
         self._counts = Counts(table)
@@ -60,17 +63,18 @@ class Request:
             self._form = form
         return plan in self._seen or form != self._form
 
-    def call(self, plan: CallPlan, inputs: Inputs, adapters: tuple[Any, ...]) -> Call:
-        """The call of a planned step. State that depends on a prompt, control or adapter that changed is dropped."""
+    def call(self, plan: CallPlan, inputs: Inputs, weights: tuple[Any, ...]) -> Call:
+        """The call of a planned step. State that depends on a prompt, control or weights that changed is dropped."""
         self._seen.add(plan)
-        watched = inputs.prompt, inputs.image, adapters, inputs.control
-        watches = self._watches.get(plan.branch)
-        if watches is None:
-            self._watches[plan.branch] = tuple(map(Watch, watched))
-        else:
-            for kind, watch, content in zip(_KINDS, watches, watched, strict=True):
-                if watch.changed(content):
-                    self.store.drop(plan.branch, self._depends[kind], NEW_CONTROL)
+        if self._depends["prompt"]:  # everything that is kept depends on it: a table that keeps nothing needs no look
+            watched = inputs.prompt, inputs.image, weights, inputs.control if self._depends["control"] else None
+            watches = self._watches.get(plan.branch)
+            if watches is None:
+                self._watches[plan.branch] = tuple(map(Watch, watched))
+            else:
+                for kind, watch, content in zip(_KINDS, watches, watched, strict=True):
+                    if watch.changed(content):
+                        self.store.drop(plan.branch, self._depends[kind], NEW_CONTROL)
         call = Call(plan, self.store, self.table.rules, self.withheld, self._gates[plan.branch])
         if self._base is not None and self._base[0] == plan.step:
             call.base = self._base[1]

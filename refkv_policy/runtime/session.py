@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal
 from weakref import WeakSet
 
+import torch
 from torch import Tensor
 
 from refkv_policy.audit import AuditWriter, fold, outcome_of
@@ -22,8 +23,9 @@ from refkv_policy.runtime.cells import CallPlan, plan_calls, unplanned_call
 from refkv_policy.runtime.clock import Moment, PipelineClock, ToldClock
 from refkv_policy.runtime.errors import AttachError, RequestError
 from refkv_policy.runtime.families import executor_of
-from refkv_policy.runtime.header import request_header, static_header
-from refkv_policy.runtime.lora import Adapters
+from refkv_policy.runtime.header import Headers
+from refkv_policy.runtime.held import Held
+from refkv_policy.runtime.lora import Loads
 from refkv_policy.runtime.pipeline import named_contexts, thinned_grid, watched_loop
 from refkv_policy.runtime.placement import Patches, displace, find_place, place
 from refkv_policy.runtime.request import Request
@@ -89,9 +91,9 @@ class Session:
         self._plans = plan_calls(table, self._executor.view)
         self._strays: dict[tuple[str, str], CallPlan] = {}
         self._depends = self._executor.depends_on(table)
-        self._adapters = Adapters(model)
-        self._header = header
-        self._static: Mapping[str, Any] | None = None
+        self._loads = Loads()
+        self._headers = None if writer is None else Headers(model, table, header, self._loads)
+        self._held: Held | None = None
         self._processors: dict[Any, TextKVProcessor] = {}
         self._parts: dict[Any, tuple[Callable[..., Any], bool]] = {}
         self._patches = Patches()
@@ -152,7 +154,8 @@ class Session:
         self._close(error)
 
     def _install(self) -> None:
-        self._forward = self._executor.make_forward(self._model, self._run)
+        # Never traced, so that a transformer that is compiled as a whole later on is refused by name.
+        self._forward = self._executor.make_forward(self._model, torch.compiler.disable(self._run))
         place(self._model, self._forward)
         _ATTACHED.add(self._model)
         stacks = self._executor.stacks(self._model)
@@ -162,6 +165,7 @@ class Session:
         for attention in self._executor.text_attentions(stacks, self.table).values():
             self._processors[attention] = TextKVProcessor(attention.processor)
             self._patches.set(attention, "processor", self._processors[attention])
+        self._patches.set(self._model, "load_lora_adapter", self._loads.counted(self._model.load_lora_adapter))
         if isinstance(self._clock, PipelineClock):
             self._patches.set(self._model, "cache_context", named_contexts(self._model, self._clock))
             self._patches.set(self._pipe, "progress_bar", watched_loop(self._pipe, self.table, self._ended))
@@ -240,14 +244,13 @@ class Session:
         branches = branches_of(self.table, guidance)
         request = Request(f"r{len(self._done) + 1}", moment.key, self.table, self._plans, self._depends, branches)
         if self._writer is not None:
-            if self._static is None:
-                self._static = static_header(self._model, self.table, self._header)
-            about = request_header(self._static, self.table, inputs, branches, guidance)
-            self._writer.begin(request.name, about, self.table)
+            assert self._headers is not None
+            self._writer.begin(request.name, self._headers.of(inputs, branches, guidance), self.table)
         self._request = request
         try:
             checks.check_request(self._model, self._pipe, self._scheduler, self.table, inputs)
             checks.check_processors(self._processors)
+            self._held = self._hold(request)
         except RequestError as error:
             if self.on_error == "raise":
                 self._ended(error)
@@ -262,7 +265,24 @@ class Session:
         plan = None if moment.step_index is None else self._plans.get((str(moment.branch), moment.step_index))
         if plan is None or moment.branch not in request.branches or request.strays(plan, inputs):
             return self._unplanned_call(moment, "unknown_step")
-        return request.call(plan, inputs, self._adapters())
+        held = self._held
+        assert held is not None
+        if request.withheld is None:
+            try:
+                held.check(moment.step_index)
+            except RequestError as error:
+                if self.on_error == "raise":
+                    self._ended(error)
+                    raise
+                self._give_up(request, error)
+        return request.call(plan, inputs, held.weights(moment.step_index))
+
+    def _hold(self, request: Request) -> Held:
+        def note(name: str, **fields: Any) -> None:
+            if self._writer is not None:
+                self._writer.event(request.name, name, **fields)
+
+        return Held(self._model, self._pipe, self._scheduler, self.table, self._processors, self._loads, note)
 
     def _unplanned_call(self, moment: Moment, reason: str) -> Call:
         key = moment.branch or UNKNOWN, reason
@@ -307,7 +327,7 @@ class Session:
             self._end(request, "finished" if request.complete else "incomplete")
 
     def _end(self, request: Request, outcome: str) -> None:
-        self._request, self._past = None, request.key
+        self._request, self._held, self._past = None, None, request.key
         summary = request.summary(outcome)
         request.close()
         self._done.append(summary)

@@ -158,7 +158,7 @@ def denoise(model: WanVACETransformer3DModel, call: Call, inputs: Inputs, hint_a
     def add(j: int, hint: Tensor, stream: Tensor, added: Added | None) -> Tensor:
         if hint.device != stream.device:
             hint = hint.to(stream.device)
-        scaled = hint * scales[j]
+        scaled = hint * scales[j]  # only reads the hint, which may be the kept one
         if added is not None:
             added.add(scaled)
         return stream + scaled
@@ -212,7 +212,8 @@ class Chain:
         self.position = -1
         self.first_run = len(self.blocks)
         starts = self._starts_at_block_0()
-        self.latents: Any = latents if starts else None
+        # Main blocks that run before block 0 may work in place on their input.
+        self.latents: Any = (latents.clone() if model.config.vace_layers[0] else latents) if starts else None
         self.control: Any = control if starts else None
 
     def hint(self, j: int, hidden_states: Tensor) -> Tensor:
@@ -251,7 +252,7 @@ class Chain:
     def _restart(self, j: int) -> None:
         """Take the deepest kept state between the chain's position and block j, where there is one."""
         for k in range(j - 1, self.position, -1):
-            state = self.call.serve(self.view.vace[k])
+            state = self.call.serve(self.view.vace[k], writable=True)  # a block may work in place on its input
             if state is not None:
                 self.position, self.control = k, state
                 return
