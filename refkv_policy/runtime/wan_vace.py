@@ -211,6 +211,7 @@ class Chain:
         self.text, self.timestep_proj, self.rotary_emb = text, timestep_proj, rotary_emb
         self.position = -1
         self.first_run = len(self.blocks)
+        self.states = {k: call.serve(cell) for k, cell in enumerate(self.view.vace) if cell.action in SERVED}
         starts = self._starts_at_block_0()
         # Main blocks that run before block 0 may work in place on their input.
         self.latents: Any = (latents.clone() if model.config.vace_layers[0] else latents) if starts else None
@@ -252,9 +253,11 @@ class Chain:
     def _restart(self, j: int) -> None:
         """Take the deepest kept state between the chain's position and block j, where there is one."""
         for k in range(j - 1, self.position, -1):
-            state = self.call.serve(self.view.vace[k], writable=True)  # a block may work in place on its input
+            state = self.states.get(k)
             if state is not None:
-                self.position, self.control = k, state
+                # A block may work in place on its input; the last reader may have the kept memory itself.
+                self.position, self.control = k, state.clone() if self.view.vace[k].retained else state
+                self.states.clear()
                 return
 
     def _embed(self) -> None:
@@ -277,5 +280,5 @@ class Chain:
         for j, cell in enumerate(self.view.hint):
             hidden = cell.action == UNREACHED and any(map(call.servable, self.view.around[j]))
             if not hidden and not call.servable(cell):
-                return not any(call.servable(state) for state in self.view.vace[:j])
+                return all(self.states.get(k) is None for k in range(j))
         return False

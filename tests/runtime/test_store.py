@@ -85,15 +85,18 @@ def test_store_dtype_and_device(dtype: str) -> None:
     assert torch.equal(restored, held.float())
 
 
-def test_native_store_serves_the_tensor_itself() -> None:
-    """Nothing is copied where dtype and device are the model's."""
+def test_the_store_owns_what_it_keeps_and_serves_it_uncopied() -> None:
+    """A block may write again to what it gave: that is copied once, and served as it is, or as a copy to write to."""
     store = Store((tiny.rule(),))
     value = torch.randn(6)
+    before = value.clone()
     store.keep(cell(), value)
+    value.zero_()
     kept = store.history(reading())
     assert kept is not None
-    (restored,) = kept[0].restored()
-    assert restored.data_ptr() == value.data_ptr()
+    (first,), (again,), (writable,) = kept[0].restored(), kept[0].restored(), kept[0].restored(writable=True)
+    assert torch.equal(first, before)
+    assert first.data_ptr() == again.data_ptr() != writable.data_ptr()
 
 
 def test_kept_values_carry_no_graph() -> None:
