@@ -114,7 +114,7 @@ def table_of(caches: str) -> HookTable | None:
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rules())
 def test_a_table_does_what_its_cells_say_one_by_one(caches: str) -> None:
     """Every call's velocity, and what is served, computed and held, are those of the interpreter and of the prediction."""
