@@ -22,13 +22,18 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A table's figures at one size. alone: the prediction of each branch that runs, without the other."""
+    """A table's figures at one size. alone: the prediction of each branch that runs, without the other.
+
+    best, best_spend: the same where all that may be served in the run is; None for a table that decides nothing there.
+    """
 
     shape: Shape
     prediction: Prediction
     alone: dict[str, Prediction]
     spend: Spend
     ceilings: tuple[Ceiling, ...]
+    best: Prediction | None = None
+    best_spend: Spend | None = None
 
 
 def account(table: HookTable, profile: Profile, work: Workload, shape: Shape, dtype: str) -> Account:
@@ -41,6 +46,8 @@ def account(table: HookTable, profile: Profile, work: Workload, shape: Shape, dt
         {branch: predict(table, profile, work, dtype, (branch,)) for branch in branches},
         found,
         ceilings(table, found, profile, work),
+        predict(table, profile, work, dtype, branches, "best") if table.online else None,
+        spend(table, profile, work, branches, "best") if table.online else None,
     )
 
 
@@ -74,7 +81,14 @@ def account_json(
             {"code": d.code, "message": d.message, "help": d.help, "line": d.span.line if d.span else None}
             for d in warnings
         ],
-        "predicted": {str(a.shape): {**figures(a.prediction), **_shares(a)} for a in accounts},
+        "predicted": {
+            str(a.shape): {
+                **figures(a.prediction),
+                **_shares(a),
+                **({} if a.best is None else {"best": figures(a.best)}),
+            }
+            for a in accounts
+        },
     }
     return json_text(value)
 

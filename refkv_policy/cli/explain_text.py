@@ -131,10 +131,18 @@ def _told(rule: RuleWords, accounts: Sequence[Account]) -> Iterator[tuple[str, s
     if rule.computed is not None:
         yield "computed", rule.computed
     yield ("between" if rule.computed is not None else "does"), rule.between
-    shares = ", ".join(f"{a.spend.spared[rule.name] / a.spend.total:.2%} at {a.shape}" for a in accounts)
+    shares = ", ".join(f"{_between(a, rule.name)} at {a.shape}" for a in accounts)
     yield "spares", f"{rule.spares}: of all FLOPs {shares}" if rule.spares else "nothing"
     for risk, accepted in rule.risks:
         yield "risk", f"{risk}, {accepted}"
+
+
+def _between(found: Account, rule: str) -> str:
+    """The share of the FLOPs that a rule spares; at least and at most, where that is decided in the run."""
+    least = found.spend.spared[rule] / found.spend.total
+    most = least if found.best_spend is None else found.best_spend.spared[rule] / found.best_spend.total
+    least, most = min(least, most), max(least, most)  # what is not reached in the best case is not this rule's to spare
+    return f"{least:.2%}" if most == least else f"{least:.2%} to {most:.2%}"
 
 
 def _map(console: Console, table: HookTable) -> None:
@@ -181,9 +189,9 @@ def _time(console: Console, found: Account) -> None:
         grid.add_row(bound.tier, TIERS[bound.tier], *most, f"{bound.spared:.2%}", of_it)
     console.print(Padding(grid, (0, 0, 0, 2)))
     whole = found.prediction
-    console.print(
-        Text(f"  all rules together save {whole.saved:.2%} of the FLOPs: {whole.speedup:.2f}x at most", "bold")
-    )
+    least, most = f"{whole.saved:.2%}", f"{(found.best or whole).speedup:.2f}x at most"
+    saved = least if found.best is None else f"{least} to {found.best.saved:.2%}, as the run decides,"
+    console.print(Text(f"  all rules together save {saved} of the FLOPs: {most}", "bold"))
 
 
 def _of_steps(shares: Sequence[float]) -> Iterator[str]:
@@ -217,8 +225,10 @@ def _memory(console: Console, table: HookTable, found: Account) -> None:
     total = [human_bytes(p.bytes_peak) for p in found.alone.values()]
     grid.add_row("the plan", *total, human_bytes(whole.bytes_peak), "", style="bold")
     console.print(Padding(grid, (0, 0, 0, 2)))
+    best = "" if found.best is None else f" to {found.best.tally.misses}, as the run decides"
     console.print(
-        f"  hits {tally.hits}, misses {tally.misses} ({tally.rate:.1%} hits); peak cache {human_bytes(whole.bytes_peak)}"
+        f"  hits {tally.hits}, misses {tally.misses}{best} ({tally.rate:.1%} hits); "
+        f"peak cache {human_bytes(whole.bytes_peak)}"
     )
 
 

@@ -95,7 +95,7 @@ def _method(tier: str, name: str | None) -> Method:
     if not of_tier:
         tiers = sorted({m.tier for m in known})
         raise Failure(f"no method here is of tier {tier}; there are methods of {', '.join(tiers)}")
-    return min(of_tier, key=lambda m: (m.forecasts, m.name))
+    return min(of_tier, key=lambda m: (not m.schedules, m.forecasts, m.name))
 
 
 def _profiles(models: Sequence[str]) -> tuple[Profile, ...]:
