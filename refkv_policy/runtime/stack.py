@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from refkv_policy.plan.selectors import Site
 from refkv_policy.runtime.call import Call
 from refkv_policy.runtime.cells import Region
+from refkv_policy.runtime.placement import STAND_INS
 
 
 class Added:
@@ -72,13 +75,21 @@ def _run(
     return stream
 
 
-class Current:
-    """The call that is running, for the parts of blocks, which the executor does not call itself."""
+class Current(threading.local):
+    """The call that is running in a thread, for the parts of blocks, which the executor does not call itself."""
 
-    __slots__ = ("call",)
+    call: Call | None = None
 
-    def __init__(self) -> None:
-        self.call: Call | None = None
+
+def own_forward(forward: Callable[..., Any], owner: nn.Module) -> Callable[..., Any]:
+    """The function for its owner; for a deep copy, which no session is attached to, its class's own forward."""
+
+    @functools.wraps(forward)
+    def of(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return (forward if self is owner else type(self).forward)(self, *args, **kwargs)
+
+    STAND_INS.add(of)
+    return of
 
 
 def part_forward(module: nn.Module, site: Site, current: Current) -> Callable[..., Any]:
@@ -98,7 +109,7 @@ def part_forward(module: nn.Module, site: Site, current: Current) -> Callable[..
         call.keep(cell, output)
         return output
 
-    return MethodType(forward, module)
+    return MethodType(own_forward(forward, module), module)
 
 
 def part_modules(stacks: Mapping[str, Any], sites: Any) -> dict[Site, nn.Module]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from refkv_policy.compiler import human_bytes
 from refkv_policy.compiler.table import COMPUTED, ONLINE, SERVED, UNREACHED, HookTable
 from refkv_policy.runtime.call import Call
 from refkv_policy.runtime.store import Store
@@ -62,6 +63,21 @@ class Summary:
     requests: tuple[RequestSummary, ...]
     unplanned: int
     """Calls outside any request: computed, never cached."""
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    """How many requests ended how."""
+
+    def __str__(self) -> str:
+        """Four lines for a person."""
+        ended = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items()) or "none"
+        reasons = (
+            f" ({', '.join(f'{count} {reason}' for reason, count in self.reasons.items())})" if self.reasons else ""
+        )
+        lines = [
+            f"requests: {ended}",
+            f"hits {self.hits}, misses {self.misses}, departures {self.departures}{reasons}",
+            f"peak {human_bytes(self.bytes_peak)}",
+        ]
+        return "\n".join([*lines, f"calls that were not the table's: {self.unplanned}"] if self.unplanned else lines)
 
     @property
     def hits(self) -> int:
@@ -162,21 +178,24 @@ class Counts:
         )
 
 
-def summarise(requests: Iterable[RequestSummary], unplanned: int) -> Summary:
-    """The sums over requests."""
+def summarise(requests: Iterable[RequestSummary], unplanned: int, before: Summary | None = None) -> Summary:
+    """The sums over requests, and over those of an earlier summary."""
     requests = tuple(requests)
-    sites: dict[str, dict[str, Tally]] = {}
-    branches: dict[str, Tally] = {}
-    reasons: Counter[str] = Counter()
+    sites: dict[str, dict[str, Tally]] = {site: dict(by) for site, by in before.sites.items()} if before else {}
+    branches: dict[str, Tally] = dict(before.branches) if before else {}
+    reasons: Counter[str] = Counter(before.reasons if before else {})
+    outcomes: Counter[str] = Counter(before.outcomes if before else {})
     for request in requests:
         reasons.update(request.reasons)
+        outcomes[request.outcome] += 1
         for branch, tally in request.branches.items():
             branches[branch] = branches.get(branch, Tally()).joined(tally)
         for site, by_branch in request.sites.items():
             for branch, tally in by_branch.items():
                 mine = sites.setdefault(site, {})
                 mine[branch] = mine.get(branch, Tally()).joined(tally)
-    return Summary(join(r.total for r in requests), branches, sites, dict(reasons), requests, unplanned)
+    total = join((*((before.total,) if before else ()), *(r.total for r in requests)))
+    return Summary(total, branches, sites, dict(reasons), requests, unplanned, dict(outcomes))
 
 
 def join(tallies: Iterable[Tally]) -> Tally:

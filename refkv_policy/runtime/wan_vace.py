@@ -21,7 +21,7 @@ from refkv_policy.plan.selectors import Site
 from refkv_policy.runtime import wan
 from refkv_policy.runtime.call import Call, Inputs, Run
 from refkv_policy.runtime.cells import CallPlan, Cell, Region
-from refkv_policy.runtime.stack import Added, run_region
+from refkv_policy.runtime.stack import Added, own_forward, run_region
 from refkv_policy.runtime.wan import depends_on, parts, text_attentions, unsupported_attention
 
 __all__ = [
@@ -142,7 +142,7 @@ def make_forward(model: WanVACETransformer3DModel, run: Run) -> Callable[..., An
         sample = run(inputs, lambda call: denoise(self, call, inputs, hint_after))
         return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
 
-    return MethodType(forward, model)
+    return MethodType(own_forward(forward, model), model)
 
 
 def denoise(model: WanVACETransformer3DModel, call: Call, inputs: Inputs, hint_after: Sequence[int | None]) -> Tensor:
