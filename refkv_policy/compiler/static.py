@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from refkv_policy import methods
 from refkv_policy.compiler import rules
 from refkv_policy.compiler.quantization import check_quantization, risks_of
-from refkv_policy.compiler.sigmas import SAMPLERS
+from refkv_policy.compiler.samplers import SAMPLERS
 from refkv_policy.methods.method import Method
 from refkv_policy.plan.diagnostic import Diagnostic
 from refkv_policy.plan.model import CacheRule, Plan

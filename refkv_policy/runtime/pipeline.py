@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -84,14 +85,16 @@ def guarded_grid(pipe: Any, table: HookTable, clock: PipelineClock) -> StandIn:
     """
     scheduler = pipe.scheduler
     original = scheduler.set_timesteps
-    evaluated = list(table.evaluated)
+    asked, evaluated = inspect.signature(original), list(table.evaluated)
 
     def set_timesteps(num_inference_steps: int | None = None, *args: Any, **kwargs: Any) -> None:
         own = _asked_by(pipe)
         if clock.thread is not None:
             raise RequestError(BUSY if own else SHARED)
         original(num_inference_steps, *args, **kwargs)
-        if own and table.left_out and num_inference_steps == table.steps and kwargs.get("sigmas") is None:
+        given = asked.bind(num_inference_steps, *args, **kwargs).arguments
+        custom = any(given.get(name) is not None for name in ("sigmas", "timesteps"))
+        if own and table.left_out and num_inference_steps == table.steps and not custom:
             scheduler.sigmas = scheduler.sigmas[[*evaluated, -1]]
             scheduler.timesteps = scheduler.timesteps[evaluated]
             scheduler.num_inference_steps = len(evaluated)
