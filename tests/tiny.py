@@ -173,7 +173,9 @@ def inputs(
     plain: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments of one forward of a bare transformer. plain: one without a control."""
-    control = {} if plain else {"control_hidden_states": noise(batch, 96, frames, side, side, seed=seed + 2, dtype=dtype)}
+    control = (
+        {} if plain else {"control_hidden_states": noise(batch, 96, frames, side, side, seed=seed + 2, dtype=dtype)}
+    )
     return {
         "hidden_states": noise(batch, 16, frames, side, side, seed=seed, dtype=dtype),
         "timestep": torch.full((batch,), 700, dtype=torch.int64),
@@ -183,9 +185,7 @@ def inputs(
     }
 
 
-def compiled(
-    model: Any, caches: str, *, steps: int = 6, guidance: str = "[5.0, 1.0]", shift: float = 3.0
-) -> HookTable:
+def compiled(model: Any, caches: str, *, steps: int = 6, guidance: str = "[5.0, 1.0]", shift: float = 3.0) -> HookTable:
     """The table of a plan whose rules are the given YAML list, each entry a line or block indented by two."""
     lines = [
         f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n" for risk in risks_of(caches)

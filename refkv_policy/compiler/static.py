@@ -89,11 +89,15 @@ def _check_refresh(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diag
 
 
 def _check_params(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diagnostic]:
-    """The method's own schema, at the parameter that is at fault. A rule without parameters does not load jsonschema."""
-    if rule.params:
-        yield from check_schema(
-            plan.document, method.params_schema, (*rule.path, "params"), f"`params` of {method.name}"
-        )
+    """The method's own schema, at the parameter that is at fault. A rule that has and needs none does not load jsonschema."""
+    document, path, schema, required = plan.document, (*rule.path, "params"), method.params_schema, "required"
+    if path in document.values:
+        if rule.params or required in schema:
+            yield from check_schema(document, schema, path, f"`params` of {method.name}")
+    elif required in schema:
+        example = {"examples": [dict.fromkeys(schema[required], "…")]}
+        whole = {required: ["params"], "properties": {"params": example}}
+        yield from check_schema(document, whole, rule.path, f"the rule of {method.name}")
 
 
 def check_run(plan: Plan) -> Iterator[Diagnostic]:

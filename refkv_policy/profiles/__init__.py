@@ -15,12 +15,14 @@ from refkv_policy.plan.model import Path as KeyPath
 from refkv_policy.plan.rules import MAX_BYTES
 from refkv_policy.plan.wording import did_you_mean, listed
 from refkv_policy.profiles import families
+from refkv_policy.profiles.families import ClipError
 from refkv_policy.profiles.profile import Profile
 from refkv_policy.repository import check_inside
 from refkv_policy.resources import resource
 
 __all__ = [
     "ANY",
+    "ClipError",
     "Profile",
     "ProfileError",
     "identify",
@@ -140,7 +142,9 @@ def _check_facts(document: Document, profile: Profile) -> None:
     known = families.names()
     if profile.family not in known:
         guess = did_you_mean(profile.family, known)
-        raise fault(("family",), f"no model family `{profile.family}` is known; {guess}the families are {listed(known)}")
+        raise fault(
+            ("family",), f"no model family `{profile.family}` is known; {guess}the families are {listed(known, 'and')}"
+        )
     if (problem := families.family(profile.family).layers_fault(profile.main_blocks, profile.vace_at)) is not None:
         raise fault(("vace_at",), problem)
     for stack, named in profile.sets.items():

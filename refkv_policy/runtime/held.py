@@ -89,7 +89,11 @@ class Held:
         self._remember_sampler(scheduler)
 
     def _remember_sampler(self, scheduler: Any) -> None:
-        self._config, self._set, self._sigmas = scheduler.config, schedulers.settings_of(scheduler), _watched(scheduler.sigmas)
+        self._config, self._set, self._sigmas = (
+            scheduler.config,
+            schedulers.settings_of(scheduler),
+            _watched(scheduler.sigmas),
+        )
 
 
 class KeptWeights:

@@ -25,9 +25,7 @@ def check_scheduler(scheduler: Any, table: HookTable) -> None:
         )
     kind = SAMPLERS.get(table.sampler)
     if kind is None:
-        raise AttachError(
-            f"the table is for the sampler {table.sampler!r}, which is not known; compile the plan again"
-        )
+        raise AttachError(f"the table is for the sampler {table.sampler!r}, which is not known; compile the plan again")
     # The exact class: a subclass may have another grid, or evaluate the model more than once a step.
     if type(scheduler) is not getattr(diffusers, kind.scheduler) or scheduler.order != 1:
         made = ", ".join(f"{name}={value!r}" for name, value in {**kind.settings, kind.shift: table.flow_shift}.items())
