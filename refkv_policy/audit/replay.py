@@ -9,6 +9,7 @@ from typing import Any
 from refkv_policy.audit.decision import Decision
 from refkv_policy.audit.header import same_sigma
 from refkv_policy.audit.legal import DROPPED, faults
+from refkv_policy.audit.plausible import Plausible
 from refkv_policy.audit.read import Header, StepLine
 from refkv_policy.audit.record import OUTCOMES, plain, quoted
 from refkv_policy.audit.totals import Totals
@@ -44,6 +45,7 @@ class Replay:
         self._ordinal = {step: n for n, step in enumerate(self.table.evaluated)}
         self._kept: dict[tuple[str, str], int] = {}
         self._refreshed = {b: self._refreshes(b) for b in header.branches}
+        self._plausible = Plausible(header)
 
     @property
     def whole(self) -> bool:
@@ -52,7 +54,7 @@ class Replay:
 
     def step(self, line: StepLine) -> list[str]:
         """Take one step line."""
-        found = self._sites(line)
+        found = self._plausible.step(line) + self._sites(line)
         self.lines += 1
         self.decisions += len(line.decisions)
         self._bytes = max(self._bytes, line.bytes_held)
@@ -79,6 +81,7 @@ class Replay:
             found.append(f"the seal says {quoted(peak)} bytes at the peak, and a step held {self._bytes}")
         if not isinstance(record.get("error"), (str, type(None))):
             found.append("the seal's error is not a text")
+        found.extend(_few(self._plausible.end(peak)))
         found.extend(_few(self._sums(record.get("totals"))))
         if self.outcome == "finished" and not self.whole:
             ran, all_steps = len(self.branches_run), len(self.table.evaluated)
@@ -89,7 +92,8 @@ class Replay:
 
     def unsealed(self) -> list[str]:
         """Take the end of the log in place of a seal."""
-        return [] if self._gap is None or self._unknown else [self._gap]
+        found = _few(self._plausible.end(None))
+        return found if self._gap is None or self._unknown else [*found, self._gap]
 
     def notes(self) -> list[str]:
         """What is legal and worth telling: branches that were absent, calls without a place in the table."""
