@@ -202,8 +202,9 @@ class Chain:
         self.text, self.timestep_proj, self.rotary_emb = text, timestep_proj, rotary_emb
         self.position = -1
         starts = self._starts_at_block_0()
-        # Main blocks that run before block 0 may work in place on their input.
-        self.latents: Any = (latents.clone() if model.config.vace_layers[0] else latents) if starts else None
+        # Main blocks run before block 0 where hint 0 is served and a deeper one is not; they may work in place on x.
+        late = starts and call.servable(call.plan.hint[0])
+        self.latents: Any = latents.clone() if late else latents if starts else None
         self.control: Any = control if starts else None
 
     def hint(self, j: int, hidden_states: Tensor) -> Tensor:
