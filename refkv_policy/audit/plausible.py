@@ -81,7 +81,8 @@ def operating_point(record: Mapping[str, Any], table: HookTable) -> list[str]:
 
     A request that was refused may say anything: it has no line with a place in the table.
     """
-    found, guidance = [], record.get("guidance")
+    found: list[str] = []
+    guidance: Any = record.get("guidance")
     if isinstance(guidance, list):  # a bare transformer's: the caller guides, at one of these
         if guidance != list(table.guidance):
             found.append(f"the header lists guidance {quoted(guidance)}, and its table {quoted(list(table.guidance))}")
@@ -89,10 +90,14 @@ def operating_point(record: Mapping[str, Any], table: HookTable) -> list[str]:
         listed = ", ".join(f"{g:g}" for g in table.guidance)
         found.append(f"the header says guidance {quoted(guidance)}, and its table is reviewed for {listed}")
     elif record.get("branches") != (expected := list(BRANCHES if guidance > 1 else BRANCHES[:1])):
-        found.append(f"the header lists branches {quoted(record.get('branches'))}; guidance {guidance:g} has {expected}")
+        found.append(
+            f"the header lists branches {quoted(record.get('branches'))}; guidance {guidance:g} has {expected}"
+        )
     if "shapes" in record and not _elements(record["shapes"], table):
         patch = "×".join(map(str, table.layout.patch))
-        found.append(f"the header's shapes {quoted(record['shapes'])} do not agree with each other and the patch {patch}")
+        found.append(
+            f"the header's shapes {quoted(record['shapes'])} do not agree with each other and the patch {patch}"
+        )
     return found
 
 

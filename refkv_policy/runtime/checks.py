@@ -138,9 +138,7 @@ def check_standing(model: Any, pipe: Any | None, scheduler: Any | None) -> None:
         if isinstance(getattr(pipe.transformer, "_orig_mod", None), nn.Module):
             raise RequestError(COMPILED)
         part = "transformer" if pipe.scheduler is scheduler else "scheduler"
-        raise RequestError(
-            f"the pipeline's {part} was replaced after the table was attached; detach, and attach again"
-        )
+        raise RequestError(f"the pipeline's {part} was replaced after the table was attached; detach, and attach again")
 
 
 def unfit_state(model: Any) -> str | None:

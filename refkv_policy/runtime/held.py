@@ -108,7 +108,8 @@ class KeptWeights:
         kept = [row for row in table.rows if {COMPUTE_KEEP, ONLINE} & {*row.cond, *row.uncond}]
         self._model, self._table, self._loads, self._loaded = model, table, loads, loads.count
         self._keeps, self._text_only = bool(kept), all(row.part == "text_kv" for row in kept)
-        self._generation, self._step = 0, -1
+        self._generation = 0
+        self._step: int | None = -1
         if kept:
             self._look()
 

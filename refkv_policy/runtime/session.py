@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal
@@ -224,7 +225,8 @@ class Session:
         try:
             checks.check_request(self._model, self._pipe, self._scheduler, self.table, inputs)
             checks.check_processors(self._processors)
-            self._held = self._hold(request)
+            note = (lambda *_, **__: None) if self._writer is None else partial(self._writer.event, request.name)
+            self._held = Held(self._model, self._pipe, self._scheduler, self.table, self._processors, self._loads, note)
         except RequestError as error:
             if self.on_error == "raise":
                 self._ended(error)
@@ -250,13 +252,6 @@ class Session:
                     raise
                 self._give_up(request, error)
         return request.call(plan, inputs, held.weights(moment.step_index))
-
-    def _hold(self, request: Request) -> Held:
-        def note(name: str, **fields: Any) -> None:
-            if self._writer is not None:
-                self._writer.event(request.name, name, **fields)
-
-        return Held(self._model, self._pipe, self._scheduler, self.table, self._processors, self._loads, note)
 
     def _unplanned_call(self, moment: Moment, reason: str) -> Call:
         key = moment.branch or UNKNOWN, reason

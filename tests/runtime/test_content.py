@@ -1,4 +1,4 @@
-"""Content that is written in place, and memory that somebody else writes to: what is kept follows the one and survives the other."""
+"""Content that is written in place is noticed; memory that somebody else writes to is not what is kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("write", **{"argvalues": list(WRITES.values()), "ids": list(WRITES)})
+@pytest.mark.parametrize("write", argvalues=list(WRITES.values()), ids=list(WRITES))
 def test_a_prompt_written_in_place_by_a_callback(write: Callable[[Tensor], Any], mode: Any) -> None:
     """However a callback writes to the prompt, K and V are projected anew: bit-equal to the uncached run."""
 
@@ -58,7 +58,7 @@ def test_a_prompt_written_in_place_by_a_callback(write: Callable[[Tensor], Any],
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("write", **{"argvalues": list(WRITES.values()), "ids": list(WRITES)})
+@pytest.mark.parametrize("write", argvalues=list(WRITES.values()), ids=list(WRITES))
 @pytest.mark.parametrize("name", ["encoder_hidden_states", "control_hidden_states"])
 def test_inputs_of_a_bare_transformer_written_in_place(name: str, write: Callable[[Tensor], Any], mode: Any) -> None:
     """Hints of a prompt or control that was written to are computed anew, and served again after that."""
@@ -202,10 +202,8 @@ LATE = (
     [HINTS, STALE, HINTS.replace("reuse", "forecast"), LATE],
     ids=["reuse", "stale", "forecast", "late"],
 )
-@pytest.mark.parametrize("spoil", **{"argvalues": list(BLOCKS.values()), "ids": list(BLOCKS)})
-def test_blocks_that_write_to_what_they_get_or_gave(
-    spoil: Callable[[Any], None], caches: str, mode: Any
-) -> None:
+@pytest.mark.parametrize("spoil", argvalues=list(BLOCKS.values()), ids=list(BLOCKS))
+def test_blocks_that_write_to_what_they_get_or_gave(spoil: Callable[[Any], None], caches: str, mode: Any) -> None:
     """Blocks that write to their input, or hand out one buffer again and again, change nothing that is kept or served."""
     results = []
     with mode():

@@ -25,7 +25,7 @@ def configure(**settings: Any) -> Callable[[Any], None]:
 
 
 def broadcast(pipe: Any) -> None:
-    """diffusers' cache of attention outputs."""
+    """The cache of attention outputs that diffusers has."""
     config = PyramidAttentionBroadcastConfig(
         spatial_attention_block_skip_range=2, current_timestep_callback=lambda: pipe._current_timestep
     )
@@ -33,7 +33,7 @@ def broadcast(pipe: Any) -> None:
 
 
 def faster_cache(pipe: Any) -> None:
-    """diffusers' cache of attention outputs and branches."""
+    """The cache of attention outputs and branches that diffusers has."""
     config = FasterCacheConfig(
         spatial_attention_block_skip_range=2,
         tensor_format="BFCHW",
@@ -181,7 +181,11 @@ def test_the_sampler_is_watched_in_inference_mode_too(mode: Any) -> None:
     """Sigmas made in inference mode have no count of writes: they are compared."""
     pipe = tiny.pipeline()
     spoilt = at_step(2, lambda p: p.scheduler.sigmas[4].mul_(0.9))
-    with mode(), attach(pipe, tiny.compiled(pipe.transformer, P0)), pytest.raises(RequestError, match="sigma at step 4"):
+    with (
+        mode(),
+        attach(pipe, tiny.compiled(pipe.transformer, P0)),
+        pytest.raises(RequestError, match="sigma at step 4"),
+    ):
         tiny.run(pipe, callback_on_step_end=spoilt)
 
 
@@ -207,7 +211,7 @@ def test_gradients_with_checkpointing_in_mid_run_are_refused() -> None:
 
 
 def test_a_bare_transformer_is_held_too() -> None:
-    """diffusers' cache, enabled between two calls of a bare transformer, is refused at the second."""
+    """A cache of diffusers', enabled between two calls of a bare transformer, is refused at the second."""
     model = tiny.transformer()
     with torch.no_grad(), attach(model, tiny.compiled(model, P0)) as session:
         with session.step(0, branch="cond"):
@@ -229,7 +233,10 @@ def test_another_transformer_in_mid_run_is_no_finished_request() -> None:
 SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "solver_order": ({"solver_order": 3}, "solver_order 2, and the scheduler has 3"),
     "solver_type": ({"solver_type": "bh1"}, "solver_type bh2, and the scheduler has bh1"),
-    "final_sigmas_type": ({"final_sigmas_type": "sigma_min"}, "final_sigmas_type zero, and the scheduler has sigma_min"),
+    "final_sigmas_type": (
+        {"final_sigmas_type": "sigma_min"},
+        "final_sigmas_type zero, and the scheduler has sigma_min",
+    ),
     "timestep_spacing": ({"timestep_spacing": "trailing"}, "timestep_spacing linspace, and the scheduler has trailing"),
     "num_train_timesteps": ({"num_train_timesteps": 500}, "num_train_timesteps 1000, and the scheduler has 500"),
     "lower_order_final": ({"lower_order_final": False}, "lower_order_final True"),

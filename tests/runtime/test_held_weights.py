@@ -245,7 +245,7 @@ def inference_tensor() -> torch.Tensor:
         return torch.zeros(20)
 
 
-@pytest.mark.parametrize("make", **{"argvalues": list(FORMS.values()), "ids": list(FORMS)})
+@pytest.mark.parametrize("make", argvalues=list(FORMS.values()), ids=list(FORMS))
 def test_uncounted_writes_are_seen_whatever_the_form(make: Callable[[], torch.Tensor]) -> None:
     """A write through `.data` that touches all of a tensor is seen, for every size, dtype and order of memory."""
     module = nn.Module()
