@@ -222,8 +222,10 @@ class Chain:
         self.first_run = len(self.blocks)
         self.states = {k: call.serve(cell) for k, cell in enumerate(self.view.vace) if cell.action in SERVED}
         starts = self._starts_at_block_0()
-        # Main blocks that run before block 0 may work in place on their input.
-        self.latents: Any = (latents.clone() if model.config.vace_layers[0] else latents) if starts else None
+        # Main blocks that run before block 0 may work in place on their input, which block 0 reads.
+        first = bool(self.view.around[0]) or call.servable(self.view.hint[0])
+        late = starts and (first or model.config.vace_layers[0] > 0)
+        self.latents: Any = latents.clone() if late else latents if starts else None
         self.control: Any = control if starts else None
 
     def hint(self, j: int, hidden_states: Tensor) -> Tensor:

@@ -26,8 +26,9 @@ class Watch:
     PyTorch counts writes to a tensor, but not those through `.data` or memory that NumPy shares, and none to a tensor
     made under `torch.inference_mode`. So on the CPU the bits are compared with a copy: one pass over what the forward
     multiplies by a matrix. On an accelerator the count is believed, which waits for nothing; only a tensor without one
-    is compared with a copy there, and that waits for the device (copied: to choose otherwise). To take it for changed
-    instead would be exact too, but would compute everything anew at each step; under `torch.no_grad` nothing is waited for.
+    is compared with a copy there, and that waits for the device. To take it for changed instead would be exact too, but
+    would compute everything anew at each step; under `torch.no_grad` nothing is waited for.
+    copied: whether to compare with a copy, where the caller knows better.
     """
 
     __slots__ = ("_copied", "_last", "_version")
@@ -143,10 +144,10 @@ class Weights:
 
 def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
     """The tensors that hold a tensor's memory: itself, or those inside a wrapper (torchao's quantized ones are such)."""
-    wrapper: Any = tensor
-    if is_traceable_wrapper_subclass(wrapper):
-        for name in wrapper.__tensor_flatten__()[0]:
-            yield from plain_tensors(getattr(wrapper, name))
+    whole: Any = tensor
+    if is_traceable_wrapper_subclass(whole):
+        for name in whole.__tensor_flatten__()[0]:
+            yield from plain_tensors(getattr(whole, name))
     else:
         yield tensor
 
