@@ -74,6 +74,7 @@ class View(NamedTuple):
     """The cells of a call as this executor reads them, by number. A text cell is None where no rule governs it.
 
     around[j]: the cells of the regions that hint j lies inside, and is not reached in where one of them is served.
+    served_states: numbers of the vace cells that are served. plain[j]: nothing is served or kept at hint j or in its block.
     """
 
     hint: tuple[Cell, ...]
@@ -81,6 +82,8 @@ class View(NamedTuple):
     main_text: tuple[Cell | None, ...]
     vace_text: tuple[Cell | None, ...]
     around: tuple[tuple[Cell, ...], ...]
+    served_states: tuple[int, ...]
+    plain: tuple[bool, ...]
 
 
 def view(plan: CallPlan) -> View:
@@ -100,12 +103,19 @@ def view(plan: CallPlan) -> View:
                 note(each)
 
     note(plan.main)
+    states = tuple(plan.cells[Site("vace", j)] for j in range(count))
+    texts = wan.text_cells(plan, "vace")
     return View(
-        tuple(hints),
-        tuple(plan.cells[Site("vace", j)] for j in range(count)),
-        wan.text_cells(plan, "main"),
-        wan.text_cells(plan, "vace"),
-        tuple(map(tuple, around)),
+        hint=tuple(hints),
+        vace=states,
+        main_text=wan.text_cells(plan, "main"),
+        vace_text=texts,
+        around=tuple(map(tuple, around)),
+        served_states=tuple(k for k, cell in enumerate(states) if cell.action in SERVED),
+        plain=tuple(
+            hint.action == state.action == COMPUTE and text is None
+            for hint, state, text in zip(hints, states, texts, strict=True)
+        ),
     )
 
 
@@ -220,7 +230,7 @@ class Chain:
         self.text, self.timestep_proj, self.rotary_emb = text, timestep_proj, rotary_emb
         self.position = -1
         self.first_run = len(self.blocks)
-        self.states = {k: call.serve(cell) for k, cell in enumerate(self.view.vace) if cell.action in SERVED}
+        self.states = {k: call.serve(self.view.vace[k]) for k in self.view.served_states}
         starts = self._starts_at_block_0()
         # Main blocks that run before block 0 may work in place on their input, which block 0 reads.
         first = bool(self.view.around[0]) or call.servable(self.view.hint[0])
@@ -230,6 +240,13 @@ class Chain:
 
     def hint(self, j: int, hidden_states: Tensor) -> Tensor:
         """Hint j, unscaled (batch, tokens, width). hidden_states: the main stream, at the block that will add it."""
+        hint: Tensor
+        if self.view.plain[j] and self.position == j - 1 >= 0:
+            hint, self.control = self.blocks[j](
+                hidden_states, self.text, self.control, self.timestep_proj, self.rotary_emb
+            )
+            self.position = j
+            return hint
         cell = self.view.hint[j]
         action = cell.action
         if action in SERVED and (served := self.call.serve(cell)) is not None:
@@ -238,7 +255,6 @@ class Chain:
             self._restart(j)
         if self.position < 0:
             self._embed()
-        hint: Tensor
         for m in range(self.position + 1, j + 1):
             text_cell, state_cell = self.view.vace_text[m], self.view.vace[m]
             given = self.text if text_cell is None else self.call.text(text_cell, self.text)
