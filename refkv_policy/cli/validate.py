@@ -45,7 +45,7 @@ def validate(ctx: click.Context, plans: tuple[str, ...], form: str, rails: str |
     for file in files:
         found += _check(file, sources, guards)
     colour = form == "text" and _colourful()
-    echo(render(found, form, sources, colour), nl=False, ready=colour or form not in ("text", "concise"))
+    echo(render(found, form, sources, colour), nl=False, colours=colour, ready=form not in ("text", "concise"))
     faulty = {d.file for d in found if d.severity == "error"}
     if form in ("text", "concise"):
         say(_verdict(len(files), len(faulty), found))

@@ -38,7 +38,7 @@ def shifted(u: float, shift: float) -> float:
 
 
 def _unipc(steps: int, shift: float) -> list[float]:
-    """u from 1 to 1/1000 in steps + 1 points without the last, shifted; σ₀ is moved off 1 by 1e-6."""
+    """U from 1 to 1/1000 in steps + 1 points without the last, shifted; σ₀ is moved off 1 by 1e-6."""
     stride = (SMALLEST - 1) / steps
     grid = [shifted(1 + i * stride, shift) for i in range(steps)]
     if abs(grid[0] - 1) < 1e-6:
@@ -47,12 +47,12 @@ def _unipc(steps: int, shift: float) -> list[float]:
 
 
 def _dpm(steps: int, shift: float) -> list[float]:
-    """u from 1 − 1/1000 to 0 in steps + 1 points without the last, shifted."""
+    """U from 1 − 1/1000 to 0 in steps + 1 points without the last, shifted."""
     return [shifted((1 - SMALLEST) * (steps - i) / steps, shift) for i in range(steps)]
 
 
 def _euler(steps: int, shift: float) -> list[float]:
-    """u from 1 to the training grid's smallest sigma, which is shifted already, in `steps` points; then shifted once more."""
+    """U from 1 to the training grid's smallest sigma, which is shifted already, in `steps` points; then shifted once more."""
     last = shifted(SMALLEST, shift)
     return [shifted(1 + (last - 1) * i / (steps - 1) if i else 1.0, shift) for i in range(steps)]
 

@@ -107,9 +107,9 @@ def _attribute(own: Any, name: str) -> str:
 
 
 def _equal(found: Any, wanted: Any) -> bool:
-    if isinstance(found, float) and isinstance(wanted, (int, float)):
+    if type(found) in (int, float) and type(wanted) in (int, float):
         return found == wanted or abs(found - wanted) < 1e-6
-    return (type(found) is type(wanted) and bool(found == wanted)) or found is wanted
+    return found is wanted or (type(found) is type(wanted) and bool(found == wanted))
 
 
 def _shown(value: Any) -> str:

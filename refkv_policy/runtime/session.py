@@ -348,7 +348,8 @@ class Session:
     def _call_of(self, position: CallPosition, request: Request, inputs: Inputs) -> Call:
         if not request.planned:
             return self._unplanned_call(position, "error")
-        plan = None if position.step_index is None else self._plans.get((str(position.branch), position.step_index))
+        branch, index = position.branch, position.step_index
+        plan = None if index is None or branch is None else self._plans.get((branch, index))
         if plan is None or position.branch not in request.branches:
             return self._unplanned_call(position, "unknown_step")
         if (problem := request.out_of_order(plan, inputs)) is not None:

@@ -29,20 +29,20 @@ class Added:
         self.total = value.float() if self.total is None else self.total + value.float()
 
 
-RunBlock = Callable[[int, Tensor, Added | None], Tensor]
-"""Runs one block on the stream, with what is added after it, which goes to the sum too where there is one."""
+RunBlocks = Callable[[tuple[int, ...], Tensor, Added | None], Tensor]
+"""Runs blocks on the stream, each with what is added after it, which goes to the sum too where there is one."""
 
 AddAfter = Callable[[int, Tensor], Tensor]
 """The stream with what is added after one block, where that block itself is served."""
 
 
-def run_region(call: Call, region: Region, stream: Tensor, block: RunBlock, add_after: AddAfter) -> Tensor:
+def run_region(call: Call, region: Region, stream: Tensor, run: RunBlocks, add_after: AddAfter) -> Tensor:
     """The stream (batch, tokens, width) after a region: served from the cache, or computed block by block."""
-    return _run(call, region, stream, block, add_after, None)
+    return _run(call, region, stream, run, add_after, None)
 
 
 def _run(
-    call: Call, region: Region, stream: Tensor, block: RunBlock, add_after: AddAfter, around: Added | None
+    call: Call, region: Region, stream: Tensor, run: RunBlocks, add_after: AddAfter, around: Added | None
 ) -> Tensor:
     cell = region.cell
     if cell is not None:
@@ -57,10 +57,9 @@ def _run(
     version = None if given is None or given.is_inference() else given._version
     added = Added() if cell is not None and cell.apart else around
     for each in region.within:
-        if isinstance(each, int):
-            stream = block(each, stream, added)
-            continue
-        stream = _run(call, each, stream, block, add_after, added)
+        stream = (
+            _run(call, each, stream, run, add_after, added) if isinstance(each, Region) else run(each, stream, added)
+        )
     if given is None:
         return stream
     if version is not None and given._version != version:

@@ -10,6 +10,7 @@ from typing import Any
 from refkv_policy.compiler import human_bytes
 from refkv_policy.compiler.table import COMPUTED, ONLINE, SERVED, UNREACHED, HookTable
 from refkv_policy.runtime.call import Call
+from refkv_policy.runtime.cells import CallPlan
 from refkv_policy.runtime.store import Store
 
 Outcome = str
@@ -108,11 +109,12 @@ class Summary:
 
 @dataclass
 class Counts:
-    """Counts the decisions of a request's calls as they are made."""
+    """Counts the decisions of a request's calls as they are made: the calls by plan, and what was otherwise in them."""
 
     table: HookTable
     calls: int = 0
     unserved: int = 0
+    plans: Counter[CallPlan] = field(default_factory=Counter)
     hits: Counter[tuple[str, int]] = field(default_factory=Counter)
     misses: Counter[tuple[str, int]] = field(default_factory=Counter)
     departures: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -123,10 +125,7 @@ class Counts:
         """Count one call that has run."""
         self.calls += 1
         plan = call.plan
-        for position in plan.hits:
-            self.hits[plan.branch, position] += 1
-        for position in plan.misses:
-            self.misses[plan.branch, position] += 1
+        self.plans[plan] += 1
         if call.withheld is not None and plan.index < 0:
             self.reasons[call.withheld] += len(self.table.rows)
             for position in range(len(self.table.rows)):
@@ -158,9 +157,15 @@ class Counts:
         """The counts so far, with the peaks of the store."""
         sites: dict[str, dict[str, Tally]] = {}
         branches: dict[str, Tally] = {}
-        for branch, position in sorted({*self.hits, *self.misses, *self.departures}):
+        hits, misses = Counter(self.hits), Counter(self.misses)
+        for plan, count in self.plans.items():
+            for position in plan.hits:
+                hits[plan.branch, position] += count
+            for position in plan.misses:
+                misses[plan.branch, position] += count
+        for branch, position in sorted({*hits, *misses, *self.departures}):
             key = branch, position
-            tally = Tally(self.hits[key], self.misses[key], self.departures[key], store.by_site[key].peak)
+            tally = Tally(hits[key], misses[key], self.departures[key], store.by_site[key].peak)
             sites.setdefault(self.table.rows[position].site, {})[branch] = tally
             branches[branch] = branches.get(branch, Tally()).joined(tally)
         total = join(branches.values())

@@ -155,12 +155,14 @@ def make_forward(model: WanTransformer3DModel, run: Run) -> Callable[..., Any]:
 def denoise(model: WanTransformer3DModel, call: Call, inputs: Inputs) -> Tensor:
     """One forward under the call's plan. Returns the velocity, of the latents' shape."""
     stream, temb, timestep_proj, text, rotary_emb = embed(model, inputs)
-    cells = call.plan.view
+    cells, blocks = call.plan.view, tuple(model.blocks)
 
-    def block(i: int, stream: Tensor, added: Added | None) -> Tensor:
-        return run_block(model.blocks[i], call, cells[i], stream, text, timestep_proj, rotary_emb)
+    def run(indexes: tuple[int, ...], stream: Tensor, added: Added | None) -> Tensor:
+        for i in indexes:
+            stream = run_block(blocks[i], call, cells[i], stream, text, timestep_proj, rotary_emb)
+        return stream
 
-    stream = run_region(call, call.plan.main, stream, block, lambda i, stream: stream)
+    stream = run_region(call, call.plan.main, stream, run, lambda i, stream: stream)
     return head(model, stream, temb, inputs.latents)
 
 

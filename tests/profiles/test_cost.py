@@ -11,7 +11,6 @@ from diffusers import WanTransformer3DModel, WanVACETransformer3DModel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles import Profile, identify, load_profile, names
 from refkv_policy.profiles.cost import Workload, forward, hint_share
 
