@@ -60,15 +60,12 @@ def transformer(
             patch_size=(1, 2, 2),
             num_attention_heads=2,
             attention_head_dim=12,
-            in_channels=16,
-            out_channels=16,
             text_dim=TEXT_DIM,
             freq_dim=32,
             ffn_dim=32,
             num_layers=layers[0],
             rope_max_seq_len=64,
-            **hints,
-            **more,
+            **{"in_channels": 16, "out_channels": 16, **hints, **more},
         )
         with torch.no_grad():
             for parameter in model.parameters():
@@ -185,13 +182,21 @@ def inputs(
     }
 
 
-def compiled(model: Any, caches: str, *, steps: int = 6, guidance: str = "[5.0, 1.0]", shift: float = 3.0) -> HookTable:
+def compiled(
+    model: Any,
+    caches: str,
+    *,
+    steps: int = 6,
+    guidance: str = "[5.0, 1.0]",
+    shift: float = 3.0,
+    sampler: str = "unipc",
+) -> HookTable:
     """The table of a plan whose rules are the given YAML list, each entry a line or block indented by two."""
     lines = [
         f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n" for risk in risks_of(caches)
     ]
     plan = plan_of(
-        caches, models="[any]", steps=f"[{steps}]", guidance=guidance, shift=shift, shape="{size: 32x32, frames: 5}",
+        caches, models="[any]", steps=f"[{steps}]", guidance=guidance, shift=shift, sampler=sampler, shape="{size: 32x32, frames: 5}",
         rest="acknowledgements:\n" + "".join(lines) if lines else "",
     )  # fmt: skip
     return compile_plan(plan, model, steps)

@@ -1,6 +1,6 @@
 """Texts of the compiler's diagnostics.
 
-RKV11x clips of a model · 21x sites, models, steps · 3xx composition and tiers · 4xx quantization · 50x acknowledgements · 7xx lock.
+RKV11x clips · 21x sites, models, steps · 3xx composition and tiers · 4xx quantization · 50x acknowledgements · 7xx lock.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class RequestError(RefkvError):
     """A request differs from what the table was compiled for. Raised before anything of it is served or kept."""
 
 
-TOKEN_TIMESTEPS = "the model is given a timestep for each token (Wan2.2 TI2V), which is not supported yet; "
+PER_TOKEN = "the model is given one timestep a token (Wan2.2 TI2V), which is not supported yet; "
 
 
 def warn(text: str) -> None:

@@ -59,8 +59,8 @@ def other_setting(scheduler: Any, table: HookTable) -> str | None:
 
 def settings_of(scheduler: Any) -> list[Any]:
     """The settings that the scheduler reads from attributes of its own and not from its config."""
-    own = vars(scheduler)
-    found = [own[name] for name in _attributes(type(scheduler), tuple(own))]
+    own, kind = vars(scheduler), type(scheduler).__name__
+    found = [own[name] for name in _attributes(kind, tuple(own))]
     return [tuple(each) if isinstance(each, list) else each for each in found]
 
 
@@ -96,9 +96,9 @@ def _usual(sampler: str) -> Mapping[str, Any]:
 
 
 @cache
-def _attributes(kind: type, own: tuple[str, ...]) -> tuple[str, ...]:
+def _attributes(kind: str, own: tuple[str, ...]) -> tuple[str, ...]:
     """Which attributes of a scheduler hold settings of its constructor, under their own name or one underscored."""
-    names = inspect.signature(kind.__init__).parameters  # type: ignore[misc]  # of the class, which is exact here
+    names = inspect.signature(getattr(diffusers, kind).__init__).parameters
     return tuple(each for name in names if (each := _attribute(own, name)) in own)
 
 

@@ -35,7 +35,7 @@ from refkv_policy.profiles.sites import STEP
 from refkv_policy.runtime.attention import unsupported
 from refkv_policy.runtime.call import Call, Inputs, Run
 from refkv_policy.runtime.cells import CallPlan, Cell
-from refkv_policy.runtime.errors import TOKEN_TIMESTEPS, RequestError
+from refkv_policy.runtime.errors import PER_TOKEN, RequestError
 from refkv_policy.runtime.stack import Added, own_forward, part_modules, run_region
 
 FAMILY = "wan"
@@ -144,7 +144,7 @@ def make_forward(model: WanTransformer3DModel, run: Run) -> Callable[..., Any]:
     ) -> Transformer2DModelOutput | tuple[Tensor]:
         """The model's forward, with the sites that the attached hook table names served from the cache."""
         if timestep.ndim > 1:
-            raise RequestError(TOKEN_TIMESTEPS + "detach to run it")
+            raise RequestError(PER_TOKEN + "detach to run it")
         inputs = Inputs(hidden_states, timestep, encoder_hidden_states, encoder_hidden_states_image)
         sample = run(inputs, lambda call: denoise(self, call, inputs))
         return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
@@ -170,7 +170,7 @@ def embed(model: Any, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor, A
     """The stream, the time embedding, the blocks' modulation, the text and the rotary embedding that a forward begins with."""
     rotary_emb = model.rope(inputs.latents)
     stream = model.patch_embedding(inputs.latents).flatten(2).transpose(1, 2)
-    if begins_contiguous(type(model)):
+    if makes_contiguous(type(model).forward):
         stream = stream.contiguous()
     temb, timestep_proj, text, image = model.condition_embedder(inputs.timestep, inputs.prompt, inputs.image)
     if image is not None:
@@ -179,12 +179,12 @@ def embed(model: Any, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor, A
 
 
 @cache
-def begins_contiguous(kind: type[nn.Module]) -> bool:
-    """Whether the class's own forward makes the stream contiguous before its blocks: bits depend on strides.
+def makes_contiguous(forward: Callable[..., Any]) -> bool:
+    """Whether a class's own forward makes the stream contiguous before its blocks: bits depend on strides.
 
-    The plain class does so in diffusers 0.42 and not in 0.37, the VACE one in neither. Its code tells, source or none.
+    The plain class does so in diffusers 0.42 and not in 0.37, the VACE one in neither. The compiled code tells, without source.
     """
-    return "contiguous" in inspect.unwrap(kind.forward).__code__.co_names
+    return "contiguous" in inspect.unwrap(forward).__code__.co_names
 
 
 def run_block(

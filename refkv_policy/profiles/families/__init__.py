@@ -61,7 +61,7 @@ class Family(Protocol):
 
     @staticmethod
     def layers_fault(main_blocks: int, vace_at: tuple[int, ...]) -> str | None:
-        """Why a layer map is none of the family's, as a sentence without its end that speaks of `vace_at`; None where it is one."""
+        """Why a layer map is none of the family's, as a sentence about `vace_at` without its end; None where it is one."""
 
 
 def names() -> tuple[str, ...]:
