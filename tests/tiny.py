@@ -196,7 +196,8 @@ def compiled(
         f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n" for risk in risks_of(caches)
     ]
     plan = plan_of(
-        caches, models="[any]", steps=f"[{steps}]", guidance=guidance, shift=shift, sampler=sampler, shape="{size: 32x32, frames: 5}",
+        caches, models="[any]", steps=f"[{steps}]", guidance=guidance, shift=shift, sampler=sampler,
+        shape="{size: 32x32, frames: 5}",
         rest="acknowledgements:\n" + "".join(lines) if lines else "",
     )  # fmt: skip
     return compile_plan(plan, model, steps)

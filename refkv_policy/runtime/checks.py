@@ -15,7 +15,7 @@ from refkv_policy.profiles import Profile
 from refkv_policy.profiles.families import family
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Inputs
-from refkv_policy.runtime.errors import PER_TOKEN, AttachError, RequestError
+from refkv_policy.runtime.errors import TI2V, AttachError, RequestError
 from refkv_policy.runtime.families import executor_of, executors, is_known
 from refkv_policy.runtime.schedulers import check_grid, other_setting
 
@@ -32,7 +32,7 @@ def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
                 "attach to a pipeline without `transformer_2` and `boundary_ratio`"
             )
         if pipe.config.get("expand_timesteps"):
-            raise AttachError(PER_TOKEN + "attach to a pipeline without `expand_timesteps`")
+            raise AttachError(TI2V + "attach to a pipeline without `expand_timesteps`")
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise AttachError(COMPILED)
     if not is_known(model):

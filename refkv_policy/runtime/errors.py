@@ -18,7 +18,7 @@ class RequestError(RefkvError):
     """A request differs from what the table was compiled for. Raised before anything of it is served or kept."""
 
 
-PER_TOKEN = "the model is given one timestep a token (Wan2.2 TI2V), which is not supported yet; "
+TI2V = "the model is given one timestep a token (Wan2.2 TI2V), which is not supported yet; "
 
 
 def warn(text: str) -> None:

@@ -35,7 +35,7 @@ from refkv_policy.profiles.sites import STEP
 from refkv_policy.runtime.attention import unsupported
 from refkv_policy.runtime.call import Call, Inputs, Run
 from refkv_policy.runtime.cells import CallPlan, Cell
-from refkv_policy.runtime.errors import PER_TOKEN, RequestError
+from refkv_policy.runtime.errors import TI2V, RequestError
 from refkv_policy.runtime.stack import Added, own_forward, part_modules, run_region
 
 FAMILY = "wan"
@@ -144,7 +144,7 @@ def make_forward(model: WanTransformer3DModel, run: Run) -> Callable[..., Any]:
     ) -> Transformer2DModelOutput | tuple[Tensor]:
         """The model's forward, with the sites that the attached hook table names served from the cache."""
         if timestep.ndim > 1:
-            raise RequestError(PER_TOKEN + "detach to run it")
+            raise RequestError(TI2V + "detach to run it")
         inputs = Inputs(hidden_states, timestep, encoder_hidden_states, encoder_hidden_states_image)
         sample = run(inputs, lambda call: denoise(self, call, inputs))
         return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)

@@ -20,7 +20,7 @@ EACH = pytest.mark.parametrize("name", SAMPLERS)
 
 
 def scheduler(name: str, shift: float = 3.0, **more: Any) -> Any:
-    """diffusers' scheduler of a sampler, with some settings changed."""
+    """Diffusers' scheduler of a sampler, with some settings changed."""
     kind = SAMPLERS[name]
     return getattr(diffusers, kind.scheduler)(**{**kind.settings, kind.shift: shift, **more})
 
