@@ -61,7 +61,7 @@ def drift(plan: str, **options: Any) -> None:
         f"{job.table.steps} steps, guidance {job.guidance:g}",
         **tell,
     )
-    pipe = load_pipeline(job.model, dtype, device, options["offload"], job.table.flow_shift)
+    pipe = load_pipeline(job.model, dtype, device, options["offload"], job.plan.run.sampler)
     samples = []
     total = len(clips) * options["seeds"] * job.table.steps
     with progress("uncached", total) as step:

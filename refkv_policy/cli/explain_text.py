@@ -32,7 +32,7 @@ COLOURS = {"C": "bold green", "R": "yellow", "F": "cyan", "-": "bright_black"}
 PARTS = {
     "main": "main blocks",
     "hints": "VACE chain (hints)",
-    "text_kv": "text K/V, both stacks",
+    "text_kv": "text K/V",
     "embeddings_and_head": "embeddings and head",
 }
 TIERS = {"P0": "text K/V for nothing", "P1": "hints for nothing", "S": "steps left out"}

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
     from diffusers import WanVACEPipeline
 
+    from refkv_policy.plan import Sampler
+
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -67,16 +69,18 @@ def choose_dtype(wanted: str | None, device: torch.device) -> torch.dtype:
 
 
 def load_pipeline(
-    model: ModelFolder, dtype: torch.dtype, device: torch.device, offload: bool, flow_shift: float | None = None
+    model: ModelFolder, dtype: torch.dtype, device: torch.device, offload: bool, sampler: Sampler
 ) -> WanVACEPipeline:
     """The pipeline of a folder on its device; its VAE in float32, as the model's authors advise.
 
-    flow_shift: the plan's, which replaces the folder's: whoever reviewed the plan reviewed it for that grid, and a shift
+    sampler: the plan's, which replaces the folder's: whoever reviewed the plan reviewed it for that grid, and a shift
     belongs to a resolution rather than to the weights. Raises Failure.
     """
     with needs_run_extra():
         import torch
         from diffusers import WanVACEPipeline
+
+        from refkv_policy.runtime.schedulers import scheduler_for
     quieten()
     if offload and device.type == "cpu":
         raise Failure("--offload moves parts between an accelerator and host memory; there is no accelerator in use")
@@ -89,10 +93,13 @@ def load_pipeline(
         reason = str(error).strip().splitlines()[0]
         raise Failure(f"{model.path} cannot be loaded: {reason}; check that the folder is whole") from error
     pipe.set_progress_bar_config(disable=True)
-    own = pipe.scheduler.config.get("flow_shift")
-    if flow_shift is not None and own is not None and own != flow_shift:
-        say(f"note: flow_shift {flow_shift:g}, as the plan says, instead of the model folder's {own:g}")
-        pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config, flow_shift=flow_shift)
+    own, pipe.scheduler = pipe.scheduler, scheduler_for(sampler, pipe.scheduler)
+    if pipe.scheduler is not own:
+        was, shift = type(own).__name__, own.config.get("flow_shift", own.config.get("shift"))
+        plans = f"flow_shift {sampler.flow_shift:g}"
+        if type(pipe.scheduler) is not type(own):
+            plans, shift = f"sampler {sampler.name} with {plans}", was
+        say(f"note: {plans}, as the plan says, instead of the model folder's {shift}")
     if offload:
         pipe.enable_model_cpu_offload(device=device)
     else:

@@ -102,6 +102,7 @@ class BenchSpec:
 def open_bench(spec: BenchSpec, features: Sequence[FeatureModel] | None = None) -> Bench:
     """Load pipeline and feature models. features: those that are loaded already."""
     from refkv_policy.cli.libraries import choose_device, choose_dtype, load_pipeline
+    from refkv_policy.plan import Sampler
     from refkv_policy.quality.tasks import Store
     from refkv_policy.quality.tasks_bench import Bench
 
@@ -110,7 +111,8 @@ def open_bench(spec: BenchSpec, features: Sequence[FeatureModel] | None = None) 
         import torch
 
         torch.set_num_threads(spec.threads)
-    pipe = load_pipeline(spec.model, choose_dtype(spec.dtype, device), device, spec.offload, spec.conditions.flow_shift)
+    sampler = Sampler(spec.conditions.sampler, spec.conditions.flow_shift)
+    pipe = load_pipeline(spec.model, choose_dtype(spec.dtype, device), device, spec.offload, sampler)
     models = load_features(spec.features, spec.device) if features is None else features
     return Bench(pipe, spec.conditions, models, Store(spec.folder), spec.factor)
 

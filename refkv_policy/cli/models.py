@@ -22,6 +22,7 @@ def models(as_json: bool) -> None:
             {
                 "name": name,
                 "title": profile.title,
+                "family": profile.family,
                 "main_blocks": profile.main_blocks,
                 "vace_at": list(profile.vace_at),
                 "dim": profile.dim,
@@ -37,10 +38,14 @@ def models(as_json: bool) -> None:
         echo_json({"format_version": 1, "models": entries})
         return
     for e in entries:
-        weights = "embedded: `refkv run` needs nothing else" if e["embedded"] else "weights: `refkv run --model DIR`"
+        weights = (
+            "weights: `refkv run --model DIR`" if e["vace_at"] else "to run it, attach a plan to its pipeline in Python"
+        )
+        weights = "embedded: `refkv run` needs nothing else" if e["embedded"] else weights
         echo(f"{e['name']}  {e['title']} ({weights})")
         echo(f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads")
-        echo(f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}")
+        if e["vace_at"]:
+            echo(f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}")
         for stack, named in e["sets"].items():
             for label, selector in named.items():
                 echo(f"  {stack}[{label}] is {stack}[{selector}]")

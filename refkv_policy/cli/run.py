@@ -104,7 +104,7 @@ def _run(options: dict[str, Any]) -> int:
     dtype = choose_dtype(options["dtype"], device)
     tell(prediction_text(job, job.predict(_name(dtype)), _name(dtype)))
     results = Results.open(job, _name(dtype), str(device))
-    pipe = load_pipeline(job.model, dtype, device, options["offload"], job.table.flow_shift)
+    pipe = load_pipeline(job.model, dtype, device, options["offload"], job.plan.run.sampler)
     if options["baseline"]:
         results.warm_up(pipe)
     results.run_planned(pipe)

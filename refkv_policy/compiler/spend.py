@@ -101,10 +101,12 @@ def spend(
 
 
 def ceilings(table: HookTable, found: Spend, profile: Profile, work: Workload) -> tuple[Ceiling, ...]:
-    """The bounds of P0 (the text's K/V for nothing), P1 (the whole VACE chain for nothing) and S, beside what the plan spares."""
-    by_tier = {
-        tier: sum(found.spared[rule.name] for rule in table.rules if rule.tier == tier) / found.total
-        for tier in ("P0", "P1", "S")
-    }
+    """The bounds of P0 (the text's K/V for nothing), P1 (the whole VACE chain for nothing) and S, beside what the plan spares.
+
+    A model without hints has no P1.
+    """
     most = {"P0": found.share("text_kv"), "P1": cost.hint_share(profile, work), "S": None}
-    return tuple(Ceiling(tier, most[tier], share) for tier, share in by_tier.items())
+    if not most["P1"]:
+        del most["P1"]
+    spared = {tier: sum(found.spared[rule.name] for rule in table.rules if rule.tier == tier) for tier in most}
+    return tuple(Ceiling(tier, bound, spared[tier] / found.total) for tier, bound in most.items())

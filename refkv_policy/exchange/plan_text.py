@@ -68,6 +68,9 @@ def _out_of_range(settings: Settings, point: OperatingPoint) -> Iterator[str]:
     """Indices that the model or a run does not have: theirs is a setting without effect."""
     profile, word = point.profile, settings.word
     hints = len(profile.vace_at)
+    if settings.cache.enable_vace_hint_cache_lossy and not hints:
+        yield f"{word('enable_vace_hint_cache_lossy')} caches VACE hints, and {profile.name} has none"
+        return
     for layers, count, field in (
         (settings.cache.vace_hint_cached_layers or (), hints, "vace_hint_cached_layers"),
         (settings.attention.skip_layers, profile.main_blocks, "diffusion_kv_cache_skip_layers"),
@@ -92,7 +95,7 @@ def _parts(settings: Settings, point: OperatingPoint) -> Iterator[str]:
         f"  guidance: {point.guidance}\n"
         f"  shapes: [{{size: {shape.width}x{shape.height}, frames: {shape.frames}}}]\n"
     )
-    rules = "".join(_rules(settings))
+    rules = "".join(_rules(settings, point.profile))
     yield f"caches:\n{rules}" if rules else "caches: []\n"
     yield from _quantization(settings, point.profile)
     if settings.cache.enable_vace_hint_cache_lossy:
@@ -103,14 +106,12 @@ def _parts(settings: Settings, point: OperatingPoint) -> Iterator[str]:
         yield f"    reason: {flow(point.reason)}\n"
 
 
-def _rules(settings: Settings) -> Iterator[str]:
+def _rules(settings: Settings, profile: Profile) -> Iterator[str]:
     cache = settings.cache
     store = "" if cache.ref_cache_on_device else "    store: {device: cpu}\n"
     if cache.enable_text_cross_attn_cache:
-        yield (
-            '  - name: text\n    tier: P0\n    method: text_kv\n    at: ["main[all].text_kv", "vace[all].text_kv"]\n'
-            + store
-        )
+        at = '["main[all].text_kv", "vace[all].text_kv"]' if profile.vace_at else '"main[all].text_kv"'
+        yield f"  - name: text\n    tier: P0\n    method: text_kv\n    at: {at}\n{store}"
     if cache.enable_vace_hint_cache_lossy:
         layers = cache.vace_hint_cached_layers
         at = "deep" if layers is None else indices_text(layers)

@@ -108,7 +108,9 @@ class _Known:
                 if not named:
                     return
             except SelectorError as error:
-                first = first or unresolved(self.document, path, error, profile.name)
+                # A shipped model without such sites says nothing about the numbers, which those with them do.
+                if named or error.reason != "no-such-stack":
+                    first = first or unresolved(self.document, path, error, profile.name)
         if first is not None:
             yield first
 

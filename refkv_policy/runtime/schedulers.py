@@ -13,8 +13,21 @@ import diffusers
 from refkv_policy.compiler.samplers import SAMPLERS
 from refkv_policy.compiler.sigmas import TOLERANCE
 from refkv_policy.compiler.table import HookTable
+from refkv_policy.plan.model import Sampler
 from refkv_policy.runtime.errors import AttachError, RequestError
 from refkv_policy.runtime.pipeline import StandIn
+
+
+def scheduler_for(sampler: Sampler, own: Any) -> Any:
+    """The scheduler of a plan's sampler: a pipeline's own where it is that, else one of its class at the sampler's shift.
+
+    Raises KeyError for a sampler that is not known.
+    """
+    kind = SAMPLERS[sampler.name]
+    wanted, shift = getattr(diffusers, kind.scheduler), {kind.shift: sampler.flow_shift}
+    if type(own) is not wanted:
+        return wanted(**kind.settings, **shift)
+    return own if own.config[kind.shift] == sampler.flow_shift else wanted.from_config(own.config, **shift)
 
 
 def check_scheduler(scheduler: Any, table: HookTable) -> None:

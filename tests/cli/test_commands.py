@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -116,7 +117,7 @@ def test_explain_at_another_size(refkv: Callable) -> None:
     assert list(value["predicted"]) == ["1280x720x81"]
     result = refkv("explain", "wan21_p1_k4", "--size", "1280x721")
     assert result.exit_code == 2
-    assert "multiple of 16x16" in result.stderr
+    assert "multiples of 16" in result.stderr
 
 
 def explained(refkv: Callable, *words: object) -> dict:
@@ -185,6 +186,48 @@ def test_explain_says_where_quantized_attention_is_served(refkv: Callable) -> No
     assert "not tested" in text
 
 
+PLAIN = """version: 1
+kind: plan
+name: plain
+models: [wan2.1-t2v-1.3b, wan2.1-t2v-14b]
+run:
+  steps: [30]
+  sampler: {name: dpm++, flow_shift: 5.0}
+  guidance: 5.0
+  shapes: [{size: 832x480, frames: 81}]
+caches:
+  - {name: text, tier: P0, method: text_kv, at: "main[all].text_kv"}
+  - {name: middle, tier: S, method: residual_reuse, at: "main[8..21]", refresh: {interval: 2}}
+acknowledgements:
+  - {risk: lossy-main-cache, by: tests, date: 2026-01-01, reason: a test}
+"""
+
+
+def test_a_plan_for_plain_wan(refkv: Callable, tmp_path: Path) -> None:
+    """Validated, locked and explained: a map without hints, ceilings without P1, a span's share of the FLOPs."""
+    plan = tmp_path / "plain.yaml"
+    plan.write_text(PLAIN)
+    assert refkv("validate", plan).exit_code == 0
+    assert refkv("compile", plan).exit_code == 0
+    lock = plan.with_suffix(".lock").read_text()
+    assert "sampler dpm++ flow_shift=5" in lock
+    assert "main[8..21]      CRCRCR" in lock
+    assert "hint" not in lock
+    assert "vace" not in lock
+    text = refkv("explain", plan).stdout
+    assert "main[8-21]" in text
+    assert not {"hint", "VACE", "P1"} & set(re.findall(r"\w+", text))
+    value = json.loads(refkv("explain", plan, "--json").stdout)["predicted"]["832x480x81"]
+    assert set(value["ceilings"]) == {"P0", "S"}
+    # Fourteen of thirty blocks at fifteen of thirty steps, all blocks alike.
+    assert value["ceilings"]["S"]["spared"] == pytest.approx(14 / 30 / 2, abs=1e-3)
+    # The residual in float32, and K and V of 512 tokens in bfloat16, in two branches.
+    assert value["bytes_peak"] == 2 * (32_760 * 1536 * 4 + 30 * 2 * 512 * 1536 * 2)
+    mistyped = plan.read_text().replace("dpm++", "dpm+")
+    plan.write_text(mistyped)
+    assert "did you mean `dpm++`?" in refkv("validate", plan).stdout
+
+
 def test_plans_and_models_are_listed(refkv: Callable) -> None:
     """The shipped plans and profiles are listed, for people and for machines."""
     plans = json.loads(refkv("plans", "--json").stdout)["plans"]
@@ -194,7 +237,10 @@ def test_plans_and_models_are_listed(refkv: Callable) -> None:
     assert "wan21_p1_k4" in refkv("plans").stdout
     models = {m["name"]: m for m in json.loads(refkv("models", "--json").stdout)["models"]}
     assert models["wan2.1-vace-14b"]["vace_at"] == [0, 5, 10, 15, 20, 25, 30, 35]
-    assert "30 main blocks" in refkv("models").stdout
+    assert {m["family"] for m in models.values()} == {"wan", "wan-vace"}
+    text = refkv("models").stdout
+    assert "30 main blocks" in text
+    assert "0 VACE blocks" not in text
 
 
 def test_unknown_plan_is_guessed(refkv: Callable) -> None:

@@ -118,6 +118,21 @@ def test_the_plans_shift_is_what_runs(refkv: Callable, plan_file: Path, model_fo
     assert value["measured"]["hits"] == value["predicted"]["hits"] > 0
 
 
+@pytest.mark.parametrize("name", ["euler", "dpm++"])
+def test_the_plans_sampler_is_what_runs(refkv: Callable, plan_file: Path, model_folder: Path, name: str) -> None:
+    """A plan for another sampler than the folder's runs with that, at its shift, and says so; the log replays."""
+    text = plan_file.read_text()
+    assert "name: unipc, flow_shift: 3.0" in text
+    plan_file.write_text(text.replace("name: unipc, flow_shift: 3.0", f"name: {name}, flow_shift: 8.0"))
+    out = plan_file.parent / "out"
+    result = refkv("run", "--plan", plan_file, "--model", model_folder, *SMALL, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    assert f"sampler {name} with flow_shift 8, as the plan says, instead of the model folder's UniPC" in result.stderr
+    value = json.loads(result.stdout)
+    assert value["measured"]["hits"] == value["predicted"]["hits"] > 0
+    assert refkv("audit", "verify", out / "audit.jsonl").exit_code == 0
+
+
 def test_an_earlier_log_is_kept(refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path) -> None:
     """A second run into the same folder keeps the first run's log under another name, and says so."""
     out = tmp_path / "kept"

@@ -147,6 +147,15 @@ def test_somebody_is_named() -> None:
     plan_of(read_flags(P0), replace(POINT, by=None))
 
 
+def test_a_model_without_hints_has_its_text_kept_and_no_hints() -> None:
+    """Settings of a plain Wan model become a plan at its main blocks; those of hints are refused, layers or none."""
+    point = replace(POINT, profile=load_profile("wan2.1-t2v-1.3b"))
+    assert plan_of(read_flags(P0), point).caches[0].at == ("main[all].text_kv",)
+    for flags in (P1, f"{P0} {P1}", f"{P1} --vace-hint-refresh-interval 2"):
+        (reason,) = refused(flags, point)
+        assert reason.endswith("caches VACE hints, and wan2.1-t2v-1.3b has none")
+
+
 def test_what_the_settings_do_not_say_is_asked() -> None:
     """Step counts, shapes, expiry and names are the caller's; hostile ones are quoted, not believed."""
     by = 'team: "x" # \' {y}'
