@@ -41,6 +41,10 @@ def drift(plan: str, **options: Any) -> None:
     from refkv_policy.quality.drift_suggest import RULE, candidates, drift_text, plan_fresh, series, suggest
 
     job = prepare_job(options, plan, Path("out"))
+    with needs_run_extra():
+        clips = read_sources(options, job)
+    if options["out"] is not None:
+        check_out(options["out"], [find_plan(plan), *read_from(clips)])
     device = choose_device(options["device"])
     dtype = choose_dtype(options["dtype"], device)
     with needs_run_extra():
@@ -50,9 +54,6 @@ def drift(plan: str, **options: Any) -> None:
     tried = candidates(job.table)
     own = plan_fresh(job.table)
     schedules = _schedules(job, own, tried)
-    clips = read_sources(options, job)
-    if options["out"] is not None:
-        check_out(options["out"], [find_plan(plan), *read_from(clips)])
     conditions = make_conditions(options, job, str(dtype).removeprefix("torch."), device, ())
     tell = {"err": options["as_json"]}
     click.echo(

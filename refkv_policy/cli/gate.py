@@ -17,8 +17,10 @@ from refkv_policy.cli.outputs import check_out
 
 if TYPE_CHECKING:
     from refkv_policy.evidence import Evidence
+    from refkv_policy.cli.job import Job
     from refkv_policy.quality.abpack import Ratings
     from refkv_policy.quality.sweep import Sweep
+    from refkv_policy.quality.tasks import Source
 
 
 @click.command("gate", context_settings={"show_default": True})
@@ -42,20 +44,26 @@ def gate(ctx: click.Context, /, plan: str, **options: Any) -> None:
     more. Each is green, red or not measured; exit status 1 when anything is red. One call measures one scope: a profile, a
     step count, a guidance.
     """
-    from refkv_policy.quality.abpack import check_pack
-    from refkv_policy.quality.gate import check_gateable
-
     if bool(options["ratings"]) != bool(options["key"]):
         raise Failure("--ratings and --key belong together: the answers, and the key of the pack that was rated")
-    measuring = ready(options, plan, default_varies=True)
-    check_gateable(measuring.sweep)
+    out = options["out"] or Path("evidence") / f"{find_plan(plan).stem}.json"
+
+    def check(job: Job, clips: tuple[Source, ...]) -> None:
+        from refkv_policy.quality.abpack import check_pack
+        from refkv_policy.quality.gate import check_gateable
+
+        check_gateable(job.guidance, clips)
+        if options["ab_pack"] is not None:
+            check_pack(options["ab_pack"])
+            return
+        check_out(out, [find_plan(plan), *read_from(clips)])
+        _earlier(out, job.plan.name)
+        _thresholds(job, options["guardrails"])
+
+    measuring = ready(options, plan, default_varies=True, check=check)
     if options["ab_pack"] is not None:
-        check_pack(options["ab_pack"])
         ctx.exit(_pack(measuring, options))
     ratings = _ratings(measuring, options)
-    out = options["out"] or Path("evidence") / f"{find_plan(plan).stem}.json"
-    check_out(out, [find_plan(plan), *read_from(measuring.sweep.clips)])
-    _earlier(out, measuring.sweep.plan.name)
     thresholds = _thresholds(measuring.sweep, options["guardrails"])
     measuring.run(options)
     ctx.exit(_judge(measuring, options, out, ratings, thresholds))
@@ -147,15 +155,15 @@ def _pack(measuring: Measuring, options: dict[str, Any]) -> int:
     return FINE
 
 
-def _thresholds(sweep: Sweep, choice: str | None) -> Mapping[str, float]:
+def _thresholds(of: Job | Sweep, choice: str | None) -> Mapping[str, float]:
     """What the repository's guardrails ask for in place of the gate's own thresholds. Raises PlanError for faulty ones."""
     from refkv_policy.cli.guard import Guards
     from refkv_policy.guardrails import thresholds
     from refkv_policy.plan.diagnostic import PlanError, errors
     from refkv_policy.profiles import names_of
 
-    guardrails, faults = Guards(choice).of(sweep.plan.document.file, {})
+    guardrails, faults = Guards(choice).of(of.plan.document.file, {})
     if errors(faults):
         raise PlanError(faults)
-    tiers = frozenset(rule.tier for rule in sweep.table.rules)
-    return thresholds(guardrails, sweep.plan.purpose, names_of(sweep.profile), tiers)
+    tiers = frozenset(rule.tier for rule in of.table.rules)
+    return thresholds(guardrails, of.plan.purpose, names_of(of.profile), tiers)

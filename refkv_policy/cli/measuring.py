@@ -15,7 +15,7 @@ import click
 from refkv_policy.cli.group import Failure, say
 from refkv_policy.cli.job import Job, prepare
 from refkv_policy.cli.model_folder import ModelFolder
-from refkv_policy.cli.progress import progress
+from refkv_policy.cli.progress import progress, span
 
 if TYPE_CHECKING:
     from refkv_policy.quality.metrics import FeatureModel
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from refkv_policy.quality.variants import Variant
 
 C = TypeVar("C", bound=Callable[..., Any])
+Check = Callable[[Job, "tuple[Source, ...]"], None]
 NO_CLIP = ".txt"
 """Beside a clip, a text file of its name holds its prompt."""
 LONGEST_NAME, LONGEST_PROMPT = 200, 4000
@@ -208,18 +209,21 @@ class Measuring:
         from refkv_policy.quality.tasks_run import missing, run_stages
 
         wanted = self.sweep.stages() if stages is None else stages
-        left = sum(len(tasks) for _, tasks in missing(wanted, self.store))
+        left = [task for _, tasks in missing(wanted, self.store) for task in tasks]
         total = len({task.key for stage in wanted for task in stage.tasks})
-        say(f"{left} of {total} runs are to be made; results in {self.store.folder}")
+        steps = sum(task.steps for task in left)
+        say(f"{len(left)} of {total} runs are to be made, {steps} denoising steps; results in {self.store.folder}")
+        if left and (pace := self._pace(wanted)):
+            say(f"about {span(pace * steps)} at the pace of the results that are there")
         label = [""]
         remote = options["executor"] == "ray"
         opener = functools.partial(open_bench, self.spec) if remote else lambda: open_bench(self.spec, self.features)
         with ExitStack() as stack:
-            step = stack.enter_context(progress("measuring", left, lambda: label[0]))
+            step = stack.enter_context(progress("measuring", steps, lambda: label[0]))
 
             def done(task: Any) -> None:
                 label[0] = f"{task.label}, {task.clip.name}, seed {task.seed}"
-                step()
+                step(task.steps)
 
             run_stages(
                 wanted,
@@ -231,17 +235,29 @@ class Measuring:
                 on_done=done,
             )
 
+    def _pace(self, stages: Sequence[Any]) -> float | None:
+        """Seconds a denoising step of a whole request took in a run that is there; None where none is."""
+        for task in (task for stage in stages for task in stage.tasks if task.kind == "run"):
+            told = (self.store.result(task) or {}).get("run")
+            if told:
+                return float(told["seconds"]["total"]) / task.steps
+        return None
 
-def ready(options: dict[str, Any], plan: str, default_varies: bool = False) -> Measuring:
-    """Check every option, read clips and digests, and lay out the sweep; the pipeline is not loaded yet.
 
-    default_varies: vary what the plan has to vary where no --vary is given. Raises Failure, PlanError, RefkvError.
+def ready(options: dict[str, Any], plan: str, default_varies: bool = False, check: Check = lambda *_: None) -> Measuring:
+    """Check every option, compile every variant, read clips and digests, and lay out the sweep; no pipeline is loaded yet.
+
+    default_varies: vary what the plan has to vary where no --vary is given. check: what else to look at before torch is
+    imported, which takes seconds. Raises Failure, PlanError, RefkvError.
     """
     from refkv_policy.cli.libraries import choose_device, choose_dtype, needs_run_extra
 
     _check_texts(*sys.argv, options["prompt"] or "", options["negative_prompt"])
     job = prepare_job(options, plan, options["results"])
     variants = _variants(options, job, default_varies)
+    with needs_run_extra():
+        clips = read_sources(options, job)
+    check(job, clips)
     device = choose_device(options["device"])
     dtype = str(choose_dtype(options["dtype"], device)).removeprefix("torch.")
     with needs_run_extra():
@@ -249,7 +265,6 @@ def ready(options: dict[str, Any], plan: str, default_varies: bool = False) -> M
 
         from refkv_policy.quality.sweep import Sweep, make_entries
         from refkv_policy.quality.tasks import Store
-    clips = read_sources(options, job)
     features = load_features(options["features"], str(device))
     _check_metric(options["metric"], features)
     conditions = make_conditions(options, job, dtype, device, tuple(model.digest for model in features))
@@ -341,14 +356,42 @@ def make_conditions(
 
 
 def _variants(options: dict[str, Any], job: Job, default_varies: bool) -> tuple[Variant, ...]:
-    from refkv_policy.quality.variants import choose_rule, lossy_rules, make_variants, parse_vary
+    from refkv_policy.quality.variants import VaryError, choose_rule, lossy_rules, make_variants, parse_vary
     from refkv_policy.quality.variants import default_varies as usual
 
     varies = [parse_vary(text) for text in options["varies"]]
     if not varies and not (default_varies and lossy_rules(job.plan)):
         return ()
-    rule = choose_rule(job.plan, options["rule"])
-    return make_variants(job.plan, job.profile, job.table.steps, rule, varies or usual(job.plan, rule))
+    try:
+        rule = choose_rule(job.plan, options["rule"])
+    except VaryError as error:
+        if varies or options["rule"] is not None:
+            raise
+        say(f"note: nothing is varied, since the plan has several rules: {error}")
+        return ()
+    variants = make_variants(job.plan, job.profile, job.table.steps, rule, varies or usual(job.plan, rule))
+    _tell_variants(variants, job, asked=bool(varies))
+    return variants
+
+
+def _tell_variants(variants: Sequence[Variant], job: Job, *, asked: bool) -> None:
+    """Say, before anything runs, which variants are not run and why. Raises Failure where that leaves none that was asked for."""
+    faults: dict[str, list[str]] = {}
+    for variant in variants:
+        if variant.table is None:
+            faults.setdefault(str(variant.fault), []).append(variant.name)
+    told = [f"{'; '.join(names)}: {fault}" for fault, names in faults.items()]
+    if asked and variants and all(variant.table is None for variant in variants):
+        raise Failure("no variant compiles, so nothing was run\n" + "\n".join(f"  {line}" for line in told))
+    for line in told:
+        say(f"note: does not compile and is left out: {line}")
+    by_table: dict[str, list[str]] = {}
+    for variant in variants:
+        if variant.table is not None:
+            by_table.setdefault(variant.table.digest, []).append(variant.name)
+    for names in by_table.values() if asked else ():
+        if len(names) > 1:
+            say(f"note: these compile to one table, which is run once: {'; '.join(names)}")
 
 
 def fewer(measuring: Measuring, **changes: Any) -> Measuring:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from refkv_policy.cli.group import FALLS_SHORT, say
+from refkv_policy.cli.group import FALLS_SHORT, Failure, say
 from refkv_policy.cli.measuring import model_options, ready, sweep_options
 
 
@@ -21,12 +21,13 @@ def sweep(ctx: click.Context, /, plan: str, **options: Any) -> None:
 
     Each variant, and fewer steps (plain, and re-spaced over the plan's sigmas), runs on every clip and seed and is
     compared with the uncached run and with one of three times the steps. Results are kept a task at a time: a sweep that
-    was interrupted goes on, and nothing is run twice.
+    was interrupted goes on, and nothing is run twice. Every variant is compiled before anything runs. Exit status: 0 all was
+    measured, 1 a variant does not compile or a run failed, 2 nothing could be measured.
     """
+    measuring = ready(options, plan)
     from refkv_policy.quality.sweep_collect import collect
     from refkv_policy.quality.sweep_text import sweep_json, sweep_text
 
-    measuring = ready(options, plan)
     made = measuring.sweep
     click.echo(
         f"{measuring.spec.model.name} ({made.profile.name}), plan {made.plan.name}: {len(made.entries)} ways to run, "
@@ -40,5 +41,7 @@ def sweep(ctx: click.Context, /, plan: str, **options: Any) -> None:
     click.echo(f"\n{sweep_text(findings)}", err=options["as_json"])
     if options["as_json"]:
         click.echo(json.dumps(sweep_json(findings, str(measuring.store.folder)), indent=2))
-    if any(row.faults for row in findings.rows):
+    if all(row.faults for row in findings.rows[1:]):
+        raise Failure("nothing could be measured: every run but the uncached one failed")
+    if made.faults or any(row.faults for row in findings.rows):
         ctx.exit(FALLS_SHORT)

@@ -126,8 +126,8 @@ INTERVAL_ONE = rule(
     "interval-of-one",
     "rule {name!r} computes every step: an interval of 1 stores and saves nothing",
     "raise the interval, or remove the rule",
-    "Fine as the first point of a sweep; useless in service.",
-    severity="warning",
+    "A rule that saves nothing is a cache that is believed in and does not exist. `refkv sweep` takes an interval of 1 for the "
+    "plan without the rule.",
 )
 REFRESH_FORM = rule(
     "RKV306",

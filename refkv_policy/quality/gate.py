@@ -35,7 +35,7 @@ from refkv_policy.quality.gate_items import gate_items
 from refkv_policy.quality.sweep import Sweep
 from refkv_policy.quality.sweep_collect import Findings, Measured, Row
 from refkv_policy.quality.sweep_metrics import Measure, Reading
-from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED
+from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Source
 from refkv_policy.quality.timing import end_to_end, parts, timing_text
 
 
@@ -43,14 +43,14 @@ class GateError(RefkvError):
     """A plan that cannot be gated as asked; says what to do."""
 
 
-def check_gateable(sweep: Sweep) -> None:
+def check_gateable(guidance: float, clips: Sequence[Source]) -> None:
     """Raises GateError for a setting whose figures would not hold in service, or that evidence cannot state."""
-    if sweep.guidance <= 1:
+    if guidance <= 1:
         raise GateError(
             "a plan is not gated at guidance 1: there the loss is a lower bound of that in service; "
             "gate it at the guidance it is served with"
         )
-    rates = sorted({clip.fps for clip in sweep.clips})
+    rates = sorted({clip.fps for clip in clips})
     if len(rates) > 1:
         listed = ", ".join(f"{rate:g}" for rate in rates)
         raise GateError(

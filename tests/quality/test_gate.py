@@ -282,10 +282,10 @@ def test_a_stand_in_is_recorded_as_one(tmp_path: Path) -> None:
 def test_what_cannot_be_gated(tmp_path: Path) -> None:
     """Guidance 1, clips of different rates, and a plan whose own run failed."""
     with pytest.raises(GateError, match="not gated at guidance 1"):
-        check_gateable(sweeps.sweep(sweeps.made_up(), guidance=1.0))
+        check_gateable(1.0, sweeps.made_up())
     rates = (*sweeps.made_up(("a",), 16.0), *sweeps.made_up(("b",), 24.0))
     with pytest.raises(GateError, match=r"16, 24 frames a second.*--fps"):
-        check_gateable(sweeps.sweep(rates))
+        check_gateable(5.0, rates)
     made: Sweep = sweeps.sweep(sweeps.made_up())
     store = sweeps.fill(made, tmp_path, errors_of(0.001))
     store.write(made.run(made.entries[1], *made.samples[0]), {"failed": "it would not"})
@@ -330,7 +330,7 @@ def test_the_command_gates_packs_and_takes_ratings(
     over = refkv(*common, "--out", plan_file)
     assert (over.exit_code, "would overwrite" in over.stderr) == (2, True)
     assert "is there already" in refkv(*common, "--ab-pack", tmp_path / "pack").stderr
-    assert "errors cannot be of foo" in refkv(*common, "--metric", "foo").stderr
+    assert "errors cannot be of foo" in refkv(*common, "--out", "new.json", "--metric", "foo").stderr
     assert refkv(*common, "--fps", "-1").exit_code == 2
     assert "longer than 4000" in refkv(*common, "--prompt", "x" * 5000).stderr
     assert refkv(*common, "--guidance", "1").exit_code == 2
