@@ -14,6 +14,7 @@ from refkv_policy.cli.measuring import make_conditions, model_options, prepare_j
 from refkv_policy.cli.outputs import check_out
 from refkv_policy.cli.progress import progress
 from refkv_policy.cli.run import DEFAULT_PLAN
+from refkv_policy.text import columns, fold
 
 if TYPE_CHECKING:
     from refkv_policy.cli.job import Job
@@ -123,11 +124,12 @@ def _advice(found: Suggestion | None, tolerance: float) -> str:
     from refkv_policy.quality.drift_suggest import RULE
 
     if found is None:
-        return f"no refresh tried keeps a hint within {tolerance:g}: nothing is suggested\n{RULE}"
+        return f"no refresh tried keeps a hint within {tolerance:g}: nothing is suggested\n{fold(RULE, columns())}"
     told = (
         f"# drifts {found.worst:.3f} at most from a fresh value, and spares {found.spared:.1%} of the VACE block runs"
     )
-    return f"suggested at tolerance {tolerance:g}:\n\n{told}\n{found.fragment()}\n{RULE}"
+    rule = fold(RULE, columns())
+    return f"suggested at tolerance {tolerance:g}:\n\n{fold(told, columns())}\n{found.fragment()}\n{rule}"
 
 
 def _write(path: Path, text: str) -> None:

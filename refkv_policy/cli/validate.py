@@ -15,6 +15,7 @@ from refkv_policy.plan.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
     from refkv_policy.cli.guard import Guards
+    from refkv_policy.plan import Plan
 
 FORMATS = ("text", "concise", "json", "github", "sarif")
 STDIN_NAME = "<stdin>"
@@ -54,9 +55,7 @@ def validate(ctx: click.Context, plans: tuple[str, ...], form: str, rails: str |
 
 def _check(file: str, sources: dict[str, str], guards: Guards) -> Iterable[Diagnostic]:
     """Every fault of one plan; the text of a faulty one goes to `sources`."""
-    from refkv_policy.compiler import examine_plan
     from refkv_policy.plan import parse_plan
-    from refkv_policy.plan.diagnostic import errors
     from refkv_policy.plan.yaml_subset import decode, read_text
 
     if file == STDIN:
@@ -69,19 +68,34 @@ def _check(file: str, sources: dict[str, str], guards: Guards) -> Iterable[Diagn
     of_rails = guards.own(text, file)
     plan, faults = parse_plan(text, file) if of_rails is None else (None, of_rails)
     if plan is not None:
-        tables, found = examine_plan(plan)
-        faults, statuses = (*faults, *found), None
-        if not errors(found) and (plan.purpose == "recommended" or any(a.evidence for a in plan.acknowledgements)):
-            from refkv_policy.evidence import examine
-
-            evidence = examine(plan, tables)
-            faults, statuses = (*faults, *evidence.diagnostics), evidence.statuses
-        # Guardrails speak of a plan that compiles whole; what keeps it from compiling is told already.
-        tables = {} if errors(found) else tables
-        faults = (*faults, *guards.faults(plan, sources, told=faults, tables=tables, statuses=statuses))
+        faults = (*faults, *examine(plan, sources, guards))
     if faults:
         sources[file] = text
     return faults
+
+
+def examine(
+    plan: Plan, sources: dict[str, str] | None = None, guards: Guards | None = None
+) -> tuple[Diagnostic, ...]:
+    """Every fault of a plan that could be read: what it compiles to, its evidence, and the guardrails that hold for it.
+
+    The text of faulty guardrails goes to `sources`.
+    """
+    from refkv_policy.cli.guard import Guards
+    from refkv_policy.compiler import examine_plan
+    from refkv_policy.plan.diagnostic import errors
+
+    tables, faults = examine_plan(plan)
+    unsound, statuses = bool(errors(faults)), None
+    if not unsound and (plan.purpose == "recommended" or any(a.evidence for a in plan.acknowledgements)):
+        from refkv_policy.evidence import examine as examine_evidence
+
+        evidence = examine_evidence(plan, tables)
+        faults, statuses = (*faults, *evidence.diagnostics), evidence.statuses
+    # Guardrails speak of a plan that compiles whole; what keeps it from compiling is told already.
+    tables = {} if unsound else tables
+    guards, sources = guards or Guards(), {} if sources is None else sources
+    return (*faults, *guards.faults(plan, sources, told=faults, tables=tables, statuses=statuses))
 
 
 def _verdict(count: int, faulty: int, found: list[Diagnostic]) -> str:

@@ -37,6 +37,7 @@ from refkv_policy.quality.sweep_collect import Findings, Measured, Row
 from refkv_policy.quality.sweep_metrics import Measure, Reading
 from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Source
 from refkv_policy.quality.timing import end_to_end, parts, timing_text
+from refkv_policy.text import columns, fold
 
 
 class GateError(RefkvError):
@@ -106,20 +107,32 @@ def verdict_text(scope: MeasuredScope) -> str:
     width = max(len(item.name) for item in scope.gate)
     lines = [f"{scope.verdict}: {scope.scope}"]
     lines += [f"  {item.verdict.replace('_', ' '):<12}  {item.name:<{width}}  {_judged(item)}" for item in scope.gate]
-    return "\n".join(lines)
+    return fold("\n".join(lines), columns())
 
 
 def _judged(item: Item) -> str:
+    """What was measured and how it stands to the threshold: by the end of its interval that decides, where one does."""
+
     def say(value: float) -> str:
         return human_bytes(round(value)) if item.name == "memory" else f"{value:.4g}"
 
-    sign = "<=" if item.must_be == "at_most" else ">="
-    limit = f"{sign} {say(item.threshold)}" + (f" + {say(item.equal_within)}" if item.equal_within else "")
+    most = item.must_be == "at_most"
+    limit = say(item.threshold)
+    if item.equal_within:
+        limit += f" {'+' if most else '-'} {say(item.equal_within)}"
     if item.measured is None:
         # Memory is not measured where no budget limits it.
-        return item.why if item.name == "memory" else f"{item.why} (must be {limit})"
-    spread = "" if item.interval is None else f" ({say(item.interval.low)} to {say(item.interval.high)})"
-    return f"{say(item.measured)}{spread} {limit}: {item.why}"
+        return item.why if item.name == "memory" else f"{item.why} (must be {'<=' if most else '>='} {limit})"
+    decides, spread = item.measured, ""
+    if item.interval is not None:
+        low, high = item.interval.low, item.interval.high
+        spread = f" ({say(low)} to {say(high)})"
+        if item.judged_by == "interval":
+            decides = high if most else low
+    kept = decides <= item.threshold + item.equal_within if most else decides >= item.threshold - item.equal_within
+    sign = ("<=" if most else ">=") if kept else (">" if most else "<")
+    end = "" if decides == item.measured else f", and {say(decides)}"
+    return f"{say(item.measured)}{spread}{end} {sign} {limit}: {item.why}"
 
 
 def _setting(findings: Findings) -> Setting:

@@ -18,7 +18,7 @@ def test_shipped_plans_are_sound(refkv: Callable) -> None:
     result = refkv("validate", "--format", "json", ROOT / "plans")
     assert result.exit_code == 0, result.output
     told = {d["code"]: d["severity"] for d in json.loads(result.stdout)["diagnostics"]}
-    assert told.items() <= {"RKV516": "note", "RKV518": "warning", "RKV519": "note"}.items()
+    assert told.items() <= {"RKV516": "note", "RKV518": "note", "RKV519": "note"}.items()
     assert "sound" in refkv("validate", ROOT / "plans").stderr
 
 
