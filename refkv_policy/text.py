@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import IO
+from unicodedata import combining, east_asian_width
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def columns(stream: IO[str] | None = None) -> int | None:
@@ -24,14 +27,27 @@ def fold(text: str, width: int | None) -> str:
 
 
 def _fold(line: str, width: int) -> str:
-    if len(line) <= width:
+    if _width(line) <= width:
         return line
     indent = " " * (len(line) - len(line.lstrip()))
-    broken = textwrap.wrap(
-        line.lstrip(), width, initial_indent=indent, subsequent_indent=f"{indent}  ", expand_tabs=False,
-        replace_whitespace=False, break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+    broken: list[str] = []
+    at = 0
+    for word in line.split(" "):
+        at += 1 + _width(word)
+        if at - 1 > width and broken and broken[-1].strip():
+            broken.append(f"{indent}  {word}")
+            at = len(indent) + 2 + _width(word) + 1
+        elif broken:
+            broken[-1] += f" {word}"
+        else:
+            broken.append(word)
     return "\n".join(broken)
+
+
+def _width(text: str) -> int:
+    """Columns a terminal shows it in: escape sequences of colours take none, wide characters two."""
+    plain = _COLOUR.sub("", text)
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in plain)
 
 
 def table(rows: Sequence[Sequence[str]], left: int = 2) -> str:

@@ -16,8 +16,8 @@ from refkv_policy.cli.measuring import Measuring, fewer, model_options, read_fro
 from refkv_policy.cli.outputs import check_out
 
 if TYPE_CHECKING:
-    from refkv_policy.evidence import Evidence
     from refkv_policy.cli.job import Job
+    from refkv_policy.evidence import Evidence
     from refkv_policy.quality.abpack import Ratings
     from refkv_policy.quality.sweep import Sweep
     from refkv_policy.quality.tasks import Source

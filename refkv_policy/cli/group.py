@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from refkv_policy.plan.diagnostic import PlanError, RefkvError
+from refkv_policy.text import columns, fold
 
 FINE, FALLS_SHORT, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses. 130 is what shells report for a command ended by Ctrl-C."""
@@ -72,7 +73,7 @@ class Commands(click.Group):
                 is_eager=True,
                 expose_value=False,
                 callback=_version,
-                help="Show the version.",
+                help="Show the versions of refkv, python, torch and diffusers.",
             )
         )
 
@@ -158,17 +159,17 @@ def _unexpected(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip() or 'no message'} (set REFKV_DEBUG=1 to see where)"
 
 
-def did_you_mean(name: str, names: Sequence[str]) -> str:
+def did_you_mean(name: str, names: Sequence[str], alike: float = 0.5) -> str:
     """`; did you mean 'x'?` for the closest of `names`, or `.`, to close a sentence with."""
     from difflib import get_close_matches  # here, since only a mistake needs it
 
-    close = get_close_matches(name, names, 1, 0.5)
+    close = get_close_matches(name, names, 1, alike)
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def say(text: str) -> None:
-    """One line to stderr: progress and notes, never data."""
-    click.echo(text, err=True)
+    """One line to stderr: progress and notes, never data. On a terminal it is broken between words."""
+    click.echo(fold(text, columns(sys.stderr) if sys.stderr.isatty() else None), err=True)
 
 
 def stdin_bytes() -> bytes:
@@ -190,7 +191,16 @@ def tell(error: BaseException, status: int, sentence: str | None = None) -> int:
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+        from platform import python_version
+
         from refkv_policy import __version__
 
-        click.echo(f"refkv {__version__}")
+        found = {"refkv": __version__, "python": python_version()}
+        for name in ("torch", "diffusers"):
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                found[name] = "not installed"
+        click.echo("\n".join(f"{name} {number}" for name, number in found.items()))
         ctx.exit()

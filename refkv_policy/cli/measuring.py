@@ -244,7 +244,9 @@ class Measuring:
         return None
 
 
-def ready(options: dict[str, Any], plan: str, default_varies: bool = False, check: Check = lambda *_: None) -> Measuring:
+def ready(
+    options: dict[str, Any], plan: str, default_varies: bool = False, check: Check = lambda *_: None
+) -> Measuring:
     """Check every option, compile every variant, read clips and digests, and lay out the sweep; no pipeline is loaded yet.
 
     default_varies: vary what the plan has to vary where no --vary is given. check: what else to look at before torch is

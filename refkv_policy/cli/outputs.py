@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,8 @@ from pathlib import Path
 from refkv_policy.cli.group import Failure, say
 from refkv_policy.files import check_writable
 
-try:
+if sys.platform != "win32":  # there two runs into one folder are not kept apart
     import fcntl
-except ImportError:  # Windows has none: there two runs into one folder are not kept apart
-    fcntl = None  # type: ignore[assignment]
 
 
 def check_out(out: str | Path, inputs: Iterable[str | Path] = (), option: str = "--out") -> None:
@@ -50,7 +49,7 @@ def held(folder: Path) -> Iterator[None]:
 
 def _lock(handle: int, folder: Path) -> None:
     """Lock the folder itself, so that nothing is left behind, whatever ends the process."""
-    if fcntl is None:
+    if sys.platform == "win32":
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refkv_policy.cli.group import say
+from refkv_policy.text import columns, fold
 
 if TYPE_CHECKING:
     from refkv_policy.cli.job import Job
@@ -159,7 +161,7 @@ def _prepare(options: dict[str, Any]) -> Any:
 
 def _teller(as_json: bool) -> Callable[[str], None]:
     """Says the human-readable part: on stdout, or on stderr where stdout is for the JSON."""
-    return lambda text: click.echo(text, err=as_json)
+    return lambda text: click.echo(fold(text, columns(sys.stderr if as_json else sys.stdout)), err=as_json)
 
 
 def _name(dtype: Any) -> str:

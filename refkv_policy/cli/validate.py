@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from refkv_policy.plan import Plan
 
 FORMATS = ("text", "concise", "json", "github", "sarif")
+RANK = {"error": 0, "warning": 1, "note": 2}
 STDIN_NAME = "<stdin>"
 NO_FILE = frozenset({"RKV001", "RKV002", "RKV003"})
 """Codes of a file that could not be read at all: the command could not do its work."""
@@ -27,14 +28,20 @@ NO_FILE = frozenset({"RKV001", "RKV002", "RKV003"})
 @click.argument("plans", nargs=-1, metavar="[PLAN]...")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
               help="text shows the line, concise is one line a fault, json, github and sarif are for machines.")  # fmt: skip
+@click.option("--severity", type=click.Choice(tuple(RANK)), default="note", show_default=True,
+              help="Tell what is at least so severe; the exit status counts everything.")  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="The same as --severity warning.")
 @click.option("--guardrails", "rails", metavar="FILE|none",
               help="Hold every plan against these guardrails, or none.  [default: those nearest to each plan]")  # fmt: skip
 @click.pass_context
-def validate(ctx: click.Context, plans: tuple[str, ...], form: str, rails: str | None) -> None:
+def validate(
+    ctx: click.Context, plans: tuple[str, ...], form: str, severity: str, quiet: bool, rails: str | None
+) -> None:
     """Check plans.
 
-    PLAN is a file, a folder, a glob, or - for the standard input; without one, the folder plans/. Needs no torch and
-    no model. Exit status: 0 all are sound, 1 at least one is not, 2 a file could not be read.
+    PLAN is a file, a folder, a glob, or - for the standard input; without one, the folder plans/. Errors are told first.
+    Of files that were not asked for (guardrails, evidence) only errors are. Needs no torch and no model. Exit status: 0
+    all are sound, 1 at least one is not, 2 a file could not be read.
     """
     from refkv_policy.cli.guard import Guards
     from refkv_policy.cli.render import render
@@ -45,12 +52,23 @@ def validate(ctx: click.Context, plans: tuple[str, ...], form: str, rails: str |
     found: list[Diagnostic] = []
     for file in files:
         found += _check(file, sources, guards)
-    output = render(found, form, sources, color=form == "text" and _colourful())
+    least = RANK["warning" if quiet and severity == "note" else severity]
+    asked = (*plans, STDIN_NAME) if plans else ("plans",)
+    shown = [d for d in found if d.severity == "error" or (RANK[d.severity] <= least and _asked(d.file, files, asked))]
+    output = render(shown, form, sources, color=form == "text" and _colourful())
     click.echo(output, nl=False)
     faulty = {d.file for d in found if d.severity == "error"}
     if form in ("text", "concise"):
-        say(_verdict(len(files), len(faulty), found))
+        say(_verdict(len(files), len(faulty), shown))
     ctx.exit(_status(found, faulty))
+
+
+def _asked(file: str, files: Iterable[str], asked: Iterable[str]) -> bool:
+    """Whether a file was named, or lies in a folder that was."""
+    place = os.path.abspath(file)
+    return file in files or any(
+        place == os.path.abspath(a) or place.startswith(os.path.abspath(a) + os.sep) for a in asked
+    )
 
 
 def _check(file: str, sources: dict[str, str], guards: Guards) -> Iterable[Diagnostic]:
@@ -74,9 +92,7 @@ def _check(file: str, sources: dict[str, str], guards: Guards) -> Iterable[Diagn
     return faults
 
 
-def examine(
-    plan: Plan, sources: dict[str, str] | None = None, guards: Guards | None = None
-) -> tuple[Diagnostic, ...]:
+def examine(plan: Plan, sources: dict[str, str] | None = None, guards: Guards | None = None) -> tuple[Diagnostic, ...]:
     """Every fault of a plan that could be read: what it compiles to, its evidence, and the guardrails that hold for it.
 
     The text of faulty guardrails goes to `sources`.

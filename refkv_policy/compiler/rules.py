@@ -253,7 +253,7 @@ NO_RULES = rule(
     "RKV320",
     "plan-without-rules",
     "the plan has no rule: everything is computed",
-    "write a rule, such as `- {{name: text, tier: P0, method: text_kv, at: \"main[all].text_kv\"}}`",
+    'write a rule, such as `- {{name: text, tier: P0, method: text_kv, at: "main[all].text_kv"}}`',
     "A plan that caches nothing is more often unfinished than meant, and whoever runs it believes in a cache.",
     severity="warning",
 )

@@ -95,7 +95,9 @@ def _sample(drift: Callable[[int, float], float], table: Any) -> dict[Any, Any]:
             for step in range(table.steps):
                 newest = step if step in fresh else newest
                 if step != newest:
-                    by.setdefault(name, {})[step] = Distance(drift(j, table.sigmas[newest] - table.sigmas[step]), 1.0, 1.0)
+                    by.setdefault(name, {})[step] = Distance(
+                        drift(j, table.sigmas[newest] - table.sigmas[step]), 1.0, 1.0
+                    )
         found.update({(f"hint[{j}]", branch): by for branch in BOTH})
     return found
 
@@ -138,7 +140,10 @@ def test_a_suggested_rule_compiles_once_somebody_accepts_its_risk() -> None:
     text = head + found.fragment()
     unsigned, faults = parse_plan(text, "typed.yaml")
     assert unsigned is None
-    assert sorted(text.splitlines()[d.span.line - 1].split(":")[0].strip() for d in faults if d.span) == ["by", "reason"]
+    assert sorted(text.splitlines()[d.span.line - 1].split(":")[0].strip() for d in faults if d.span) == [
+        "by",
+        "reason",
+    ]
     signed = text.replace("by: #", "by: tests #").replace("reason: #", "reason: a test #")
     typed, faults = parse_plan(signed, "typed.yaml")
     assert typed is not None, faults

@@ -211,7 +211,7 @@ def test_the_command_sweeps_once_and_tells_it_again(
     first = refkv(*arguments, "--vary", "refresh.interval=1,2,0")
     assert first.exit_code == 1, first.output  # one value that was asked for is not measured
     told = first.stderr.splitlines()
-    assert [line for line in told if "does not compile" in line][0].startswith(
+    assert next(line for line in told if "does not compile" in line).startswith(
         "note: does not compile and is left out: refresh.interval=0: RKV106"
     )
     assert told.index(next(t for t in told if "left out" in t)) < told.index(next(t for t in told if "to be made" in t))
@@ -277,7 +277,18 @@ def test_wrong_arguments_are_told_before_torch_is_imported(
     tiny_folder: Path, plan_file: Path, tmp_path: Path, command: str, arguments: tuple[str, ...], text: str
 ) -> None:
     """Importing torch takes seconds: none of what is wrong with a command line waits for it."""
-    words = ["refkv", command, str(plan_file), "--model", str(tiny_folder), "--size", "16x16", "--frames", "5", *arguments]
+    words = [
+        "refkv",
+        command,
+        str(plan_file),
+        "--model",
+        str(tiny_folder),
+        "--size",
+        "16x16",
+        "--frames",
+        "5",
+        *arguments,
+    ]
     code = (
         f"import sys; sys.argv = {words!r}\n"
         "from refkv_policy.cli import main\n"
@@ -324,7 +335,9 @@ def test_progress_without_a_terminal_is_a_line_every_so_often(
             now[0] += 1
             step(4)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "measuring: 20 of 400 steps (a.mp4, seed 0), 5 s so far, about 95 s left".replace("95 s", "2 min")
+    assert lines[0] == "measuring: 20 of 400 steps (a.mp4, seed 0), 5 s so far, about 95 s left".replace(
+        "95 s", "2 min"
+    )
     assert [int(line.split()[1]) for line in lines] == [20, 140, 260, 380]
     assert [progress.span(s) for s in (0.4, 89, 90, 3600, 5399, 12000)] == [
         "0 s", "89 s", "2 min", "60 min", "1 h 30 min", "3 h 20 min",
