@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import IO
 from unicodedata import combining, east_asian_width
 
+GAP = 2
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -56,13 +57,19 @@ def table(rows: Sequence[Sequence[str]], left: int = 2) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    # Where nothing need be broken the console is as wide as any table.
-    console = Console(width=columns() or 10_000, color_system=None, force_terminal=False)
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for index, head in enumerate(rows[0]):
-        grid.add_column(Text(head), justify="left" if index < left else "right")
+    cells = [[row[i] for row in rows] for i in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in cells]
+    least = [max((len(word) for cell in column for word in cell.split()), default=0) for column in cells]
+    room = (columns() or sum(widths) + GAP * len(widths)) - GAP * (len(widths) - 1)
+    # rich narrows the widest column first, below its longest word; here the one with most to spare is narrowed.
+    while sum(widths) > room and widths != least:
+        widths[max(range(len(widths)), key=lambda i: widths[i] - least[i])] -= 1
+    grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_edge=False)
+    for index, (head, width) in enumerate(zip(rows[0], widths, strict=True)):
+        grid.add_column(Text(head), justify="left" if index < left else "right", width=width)
     for row in rows[1:]:
         grid.add_row(*map(Text, row))
+    console = Console(width=sum(widths) + GAP * len(widths), color_system=None, force_terminal=False)
     with console.capture() as drawn:
         console.print(grid)
     return "\n".join(map(str.rstrip, drawn.get().rstrip("\n").split("\n")))

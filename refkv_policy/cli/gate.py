@@ -77,19 +77,22 @@ def _judge(
     thresholds: Mapping[str, float],
 ) -> int:
     from refkv_policy.evidence import to_value, with_scope, write_evidence
-    from refkv_policy.quality.gate import measured_scope, verdict_text
+    from refkv_policy.quality.gate import GateError, measured_scope, verdict_text
     from refkv_policy.quality.sweep_collect import collect
     from refkv_policy.quality.sweep_text import sweep_text
 
     sweep = measuring.sweep
     findings = collect(sweep, measuring.store, options["metric"], options["clock"])
-    scope = measured_scope(
-        findings,
-        model=measuring.spec.model.name,
-        command=("refkv", *sys.argv[1:]),
-        ratings=ratings,
-        thresholds=thresholds,
-    )
+    try:
+        scope = measured_scope(
+            findings,
+            model=measuring.spec.model.name,
+            command=("refkv", *sys.argv[1:]),
+            ratings=ratings,
+            thresholds=thresholds,
+        )
+    except GateError as error:  # its own run failed
+        raise Failure(str(error), FALLS_SHORT) from error
     # Read once more: another gate may have added its scope meanwhile.
     evidence = with_scope(_earlier(out, sweep.plan.name), sweep.plan.name, scope)
     try:

@@ -17,6 +17,8 @@ from refkv_policy.text import columns, fold
 
 FINE, FALLS_SHORT, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses. 130 is what shells report for a command ended by Ctrl-C."""
+NO_FILE = frozenset({"RKV001", "RKV002", "RKV003"})
+"""Codes of a file that could not be read at all: the command could not do its work."""
 
 COMMANDS = (
     "run",
@@ -136,7 +138,8 @@ class Commands(click.Group):
         except Failure as error:
             return tell(error, error.status)
         except PlanError as error:
-            return tell(error, FALLS_SHORT)
+            unread = any(d.code in NO_FILE for d in error.diagnostics)
+            return tell(error, COULD_NOT if unread else FALLS_SHORT)
         except RefkvError as error:
             return tell(error, COULD_NOT)
         except (BrokenPipeError, _ReaderGoneError):
@@ -159,7 +162,7 @@ def _unexpected(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip() or 'no message'} (set REFKV_DEBUG=1 to see where)"
 
 
-def did_you_mean(name: str, names: Sequence[str], alike: float = 0.5) -> str:
+def did_you_mean(name: str, names: Sequence[str], alike: float = 0.6) -> str:
     """`; did you mean 'x'?` for the closest of `names`, or `.`, to close a sentence with."""
     from difflib import get_close_matches  # here, since only a mistake needs it
 

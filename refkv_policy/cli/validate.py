@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refkv_policy.cli.find import STDIN, find_plans
-from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, say, stdin_bytes
+from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, NO_FILE, say, stdin_bytes
 from refkv_policy.plan.diagnostic import Diagnostic
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 FORMATS = ("text", "concise", "json", "github", "sarif")
 RANK = {"error": 0, "warning": 1, "note": 2}
 STDIN_NAME = "<stdin>"
-NO_FILE = frozenset({"RKV001", "RKV002", "RKV003"})
-"""Codes of a file that could not be read at all: the command could not do its work."""
 
 
 @click.command("validate")

@@ -80,7 +80,10 @@ RED = rule(
     "A plan whose own measurement fails its gate may be shown for comparison, not recommended.",
 )
 RED_RECOMMENDED = "do not recommend the plan: write `purpose: reference`, or change it and measure anew"
-RED_REFERENCE = "nothing need be done while the plan says `purpose: reference`; before it is recommended, change it and measure anew"
+RED_REFERENCE = (
+    "nothing need be done while the plan says `purpose: reference`; "
+    "before it is recommended, change it and measure anew"
+)
 INCOMPLETE = rule(
     "RKV519",
     "evidence-incomplete",

@@ -112,26 +112,26 @@ def verdict_text(scope: MeasuredScope) -> str:
 
 def _judged(item: Item) -> str:
     """What was measured and how it stands to the threshold: by the end of its interval that decides, where one does."""
+    most = item.must_be == "at_most"
+    slack = item.equal_within if most else -item.equal_within
+    decides, interval = item.measured, item.interval
+    if interval is not None and item.judged_by == "interval":
+        decides = interval.high if most else interval.low
+    bound = item.threshold + slack
+    # As many digits as show what is the larger.
+    digits = next((n for n in (4, 6, 9) if decides in (None, bound) or f"{decides:.{n}g}" != f"{bound:.{n}g}"), 17)
 
     def say(value: float) -> str:
-        return human_bytes(round(value)) if item.name == "memory" else f"{value:.4g}"
+        return human_bytes(round(value)) if item.name == "memory" else f"{value:.{digits}g}"
 
-    most = item.must_be == "at_most"
-    limit = say(item.threshold)
-    if item.equal_within:
-        limit += f" {'+' if most else '-'} {say(item.equal_within)}"
-    if item.measured is None:
+    limit = say(item.threshold) + (f" {'+' if most else '-'} {say(item.equal_within)}" if slack else "")
+    if item.measured is None or decides is None:
         # Memory is not measured where no budget limits it.
         return item.why if item.name == "memory" else f"{item.why} (must be {'<=' if most else '>='} {limit})"
-    decides, spread = item.measured, ""
-    if item.interval is not None:
-        low, high = item.interval.low, item.interval.high
-        spread = f" ({say(low)} to {say(high)})"
-        if item.judged_by == "interval":
-            decides = high if most else low
-    kept = decides <= item.threshold + item.equal_within if most else decides >= item.threshold - item.equal_within
-    sign = ("<=" if most else ">=") if kept else (">" if most else "<")
+    spread = "" if interval is None else f" ({say(interval.low)} to {say(interval.high)})"
     end = "" if decides == item.measured else f", and {say(decides)}"
+    kept = decides <= bound if most else decides >= bound
+    sign = ("<=" if most else ">=") if kept else (">" if most else "<")
     return f"{say(item.measured)}{spread}{end} {sign} {limit}: {item.why}"
 
 
