@@ -78,7 +78,7 @@ def _warnings(console: Console, found: Iterable[Diagnostic]) -> None:
         if not number:
             _heading(console, "what `refkv validate` warns of")
         place = f"line {warning.span.line}: " if warning.span else ""
-        told = Text(f"{place}{warning.code} {warning.message}\nmend: {warning.help}", "yellow")
+        told = Text(f"{place}{warning.code} {warning.message}\nhelp: {warning.help}", "yellow")
         console.print(Padding(told, (0, 0, 0, 2)))
 
 

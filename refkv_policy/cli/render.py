@@ -82,7 +82,7 @@ def _github(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) 
             if d.span.line == d.span.end_line:  # columns of a span over several lines are refused
                 fields |= {"col": d.span.column, "endColumn": d.span.end_column}
         properties = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in fields.items())
-        message = _escaped(f"{d.message}\nmend: {d.help}")
+        message = _escaped(f"{d.message}\nhelp: {d.help}")
         out.append(f"::{commands[d.severity]} {properties}::{message}\n")
     return "".join(out)
 
