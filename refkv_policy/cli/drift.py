@@ -10,10 +10,12 @@ import click
 
 from refkv_policy.cli.find import find_plan
 from refkv_policy.cli.group import Failure
-from refkv_policy.cli.measuring import make_conditions, model_options, prepare_job, read_from, read_sources
+from refkv_policy.cli.measure_options import model_options
+from refkv_policy.cli.measuring import make_conditions, prepare_job
 from refkv_policy.cli.outputs import check_out
 from refkv_policy.cli.progress import progress
 from refkv_policy.cli.run import DEFAULT_PLAN
+from refkv_policy.cli.sources import read_from, read_sources
 from refkv_policy.text import columns, fold
 
 if TYPE_CHECKING:

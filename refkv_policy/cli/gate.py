@@ -12,8 +12,10 @@ import click
 
 from refkv_policy.cli.find import find_plan
 from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, say
-from refkv_policy.cli.measuring import Measuring, fewer, model_options, read_from, ready, sweep_options
+from refkv_policy.cli.measure_options import model_options, sweep_options
+from refkv_policy.cli.measuring import Measuring, fewer, ready
 from refkv_policy.cli.outputs import check_out
+from refkv_policy.cli.sources import read_from
 
 if TYPE_CHECKING:
     from refkv_policy.cli.job import Job

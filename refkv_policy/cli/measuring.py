@@ -1,4 +1,4 @@
-"""What `drift`, `sweep` and `gate` share: their options, the clips, and the bench that their tasks are performed on."""
+"""What `drift`, `sweep` and `gate` share: the job, the sweep laid out, and the bench that its tasks are performed on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import TYPE_CHECKING, Any
 
 from refkv_policy.cli.group import Failure, say
 from refkv_policy.cli.job import Job, prepare
 from refkv_policy.cli.model_folder import ModelFolder
 from refkv_policy.cli.progress import progress, span
+from refkv_policy.cli.sources import LONGEST_PROMPT, read_sources
 
 if TYPE_CHECKING:
     from refkv_policy.quality.metrics import FeatureModel
@@ -24,64 +23,7 @@ if TYPE_CHECKING:
     from refkv_policy.quality.tasks_bench import Bench
     from refkv_policy.quality.variants import Variant
 
-C = TypeVar("C", bound=Callable[..., Any])
 Check = Callable[[Job, "tuple[Source, ...]"], None]
-NO_CLIP = ".txt"
-"""Beside a clip, a text file of its name holds its prompt."""
-LONGEST_NAME, LONGEST_PROMPT = 200, 4000
-"""Characters that evidence holds of a clip's name, and of an argument of the command that measured it."""
-
-
-def model_options(command: C) -> C:
-    """Options on what runs: model, operating point, clips and seeds."""
-    options = (
-        click.option("--model", default="mini", envvar="REFKV_MODEL", metavar="mini|DIR|HUB_ID", show_envvar=True,
-                     help="The embedded model, a WanVACEPipeline folder, or a hub id."),
-        click.option("--clips", type=click.Path(path_type=Path), metavar="DIR",
-                     help="Folder of input clips; x.txt beside x.mp4 is its prompt.  [default: the shipped clip]"),
-        click.option("--prompt", help="Prompt of clips that have no text file."),
-        click.option("--negative-prompt", default="", show_default=False, help="What no clip should show."),
-        click.option("--control", type=click.Choice(["grey", "edges", "as-is"]), default="grey",
-                     help="What of a clip the model is shown."),
-        click.option("--seeds", type=click.IntRange(1), default=2, metavar="N", help="Seeds 0 to N-1 on every clip."),
-        click.option("--steps", type=click.IntRange(1), help="Step count, one the plan lists."),
-        click.option("--guidance", type=float, help="Guidance scale, one the plan lists."),
-        click.option("--size", metavar="WxH", help="Pixels of the output.  [default: the model's, or the plan's first shape]"),
-        click.option("--frames", type=click.IntRange(1), help="Frames of the output, rounded down to 4n+1."),
-        click.option("--fps", type=click.FloatRange(0, 1000, min_open=True), metavar="F",
-                     help="Rate the output plays at.  [default: the clip's]"),
-        click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]),
-                     help="Dtype of the transformer.  [default: bfloat16 on an accelerator, else float32]"),
-        click.option("--device", metavar="D", help="Device, such as cuda:0 or cpu.  [default: the best there is]"),
-        click.option("--offload", is_flag=True, help="Keep parts of the model in host memory while others run."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, everything else on stderr."),
-    )  # fmt: skip
-    return functools.reduce(lambda made, option: option(made), reversed(options), command)
-
-
-def sweep_options(command: C) -> C:
-    """Options on what is varied, measured and kept."""
-    options = (
-        click.option("--vary", "varies", multiple=True, metavar="PATH=V,V…",
-                     help="Values of a rule to try, such as refresh.interval=1,2,4; may be repeated (all combinations)."),
-        click.option("--rule", metavar="NAME", help="The rule that is varied.  [default: the only lossy one]"),
-        click.option("--baselines", type=click.IntRange(2), default=6, metavar="N",
-                     help="Step counts of the baselines, about; each is run plain and re-spaced twice."),
-        click.option("--repeats", type=click.IntRange(0), default=3, metavar="N",
-                     help="Timed pairs (uncached, planned) of every run; 0 takes speed from FLOPs."),
-        click.option("--timed", type=click.Choice(["all", "plan"]), default="all",
-                     help="Time every run, or the plan's alone; runs are then compared at equal FLOPs."),
-        click.option("--clock", type=click.Choice(["wall", "cpu"]), default="wall",
-                     help="What pairs are timed by: wall clock, or processor time where a CPU is shared."),
-        click.option("--features", default="stand-in", metavar="stand-in|none|DIR|hub:ID",
-                     help="Feature model: a DINOv2 folder or hub id; without one, a stand-in that gates nothing."),
-        click.option("--metric", help="The metric that errors are of.  [default: pixel_difference]"),
-        click.option("--results", type=click.Path(path_type=Path), default=Path("out/results"), metavar="DIR",
-                     help="Where each task's result is kept; what is there is not run again."),
-        click.option("--executor", type=click.Choice(["local", "ray"]), default="local", help="Where tasks run."),
-        click.option("--workers", type=click.IntRange(1), default=2, metavar="N", help="Workers, of Ray."),
-    )  # fmt: skip
-    return functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
 @dataclass(frozen=True)
@@ -141,58 +83,6 @@ def prepare_job(options: dict[str, Any], plan: str, out: Path) -> Job:
     for note in notes:
         say(f"note: {note}")
     return job
-
-
-def read_sources(options: dict[str, Any], job: Job) -> tuple[Source, ...]:
-    """The clips, each read once for its digest. Raises Failure, VideoError."""
-    from refkv_policy.quality.tasks import Source, sha256
-    from refkv_policy.video import SHIPPED_PROMPT, read_clip, shipped_clip
-
-    folder, default = options["clips"], options["prompt"]
-    if folder is None:
-        paths, default = [shipped_clip()], default or SHIPPED_PROMPT
-    elif not folder.is_dir():
-        raise Failure(f"--clips {folder} is not a folder; give one with video files")
-    else:
-        paths = sorted(
-            p for p in folder.iterdir() if p.is_file() and p.suffix != NO_CLIP and not p.name.startswith(".")
-        )
-    if not paths:
-        raise Failure(f"--clips {folder} holds no video; put one file a clip there")
-    sources = []
-    for path in paths:
-        _check_name(path)
-        text = path.with_suffix(NO_CLIP)
-        prompt = _prompt(text) if text.is_file() else default or ""
-        size = (job.shape.width, job.shape.height)
-        clip = read_clip(path, job.shape.frames, size, factor=job.profile.vae_scale[0])
-        digest = sha256(clip.frames.tobytes())
-        sources.append(Source(path.name, str(path.resolve()), prompt, digest, options["fps"] or clip.fps))
-        for note in clip.notes:
-            say(f"note: {path.name}: {note}")
-    return tuple(sources)
-
-
-def read_from(clips: Sequence[Source]) -> list[Path]:
-    """The files that sources were read from: clips, and texts beside them."""
-    return [file for clip in clips for file in (Path(clip.path), Path(clip.path).with_suffix(NO_CLIP))]
-
-
-def _check_name(path: Path) -> None:
-    """Raises Failure for a name that evidence cannot hold: it is measured first and written last."""
-    if not path.name.isprintable() or len(path.name) > LONGEST_NAME:
-        raise Failure(f"the clip {ascii(path.name)[:80]} has a name that cannot be printed; rename it")
-
-
-def _prompt(file: Path) -> str:
-    try:
-        prompt = file.read_text("utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise Failure(f"the prompt {file} cannot be read: {reason}; write it anew, or move it away") from error
-    if len(prompt) > LONGEST_PROMPT:
-        raise Failure(f"the prompt {file} is longer than {LONGEST_PROMPT} characters; shorten it")
-    return prompt
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from refkv_policy import methods
 from refkv_policy.cli.job import Job
-from refkv_policy.compiler import HookTable, Prediction, human_bytes
-from refkv_policy.compiler.picture import compact, render_map
-from refkv_policy.plan import Plan
+from refkv_policy.compiler import Prediction, human_bytes
+from refkv_policy.compiler.picture import render_map
 
 
 def title(job: Job, clip: str) -> str:
@@ -18,26 +16,6 @@ def title(job: Job, clip: str) -> str:
     what = f"{job.shape}, {job.table.steps} steps, {guidance}, seed {job.seed}"
     known = "" if job.profile.name in job.model.name else f" ({job.profile.name})"
     return f"{job.model.name}{known} on {clip}\nplan {job.plan.name} ({job.plan_path}): {what}"
-
-
-def rules_text(plan: Plan, table: HookTable) -> str:
-    """Each rule of the table in words."""
-    lines = []
-    sites_of = {rule.name: rule.at for rule in plan.caches}
-    for index, rule in enumerate(table.rules):
-        rows = [r for r in table.rows if r.rule == index]
-        what = methods.get(rule.method).describe(rule.params)
-        fresh = sorted({s for r in rows for s in table.evaluated if r.cond[s] in "C."})
-        at = ", ".join(sites_of.get(rule.name, ()))
-        steps = f"; computed on steps {compact(tuple(fresh))}" if rule.method != "step_schedule" else ""
-        lines.append(f"{rule.name} ({rule.tier}, {rule.method}) at {at}: {what}{steps}")
-        if rule.risk:
-            who = next((a for a in table.acknowledgements if a["risk"] in rule.risk.split(", ")), None)
-            accepted = f", accepted by {who['by']} on {who['date']}: {who['reason']}" if who else ""
-            lines.append(f"  risk: {rule.risk}{accepted}")
-    if table.left_out:
-        lines.append(f"the sampler leaves out steps {compact(table.left_out)}")
-    return "\n".join(lines) or "no rules: everything is computed"
 
 
 def figures(prediction: Prediction) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from refkv_policy.cli.group import FALLS_SHORT, Failure, say
-from refkv_policy.cli.measuring import model_options, ready, sweep_options
+from refkv_policy.cli.measure_options import model_options, sweep_options
+from refkv_policy.cli.measuring import ready
 
 
 @click.command("sweep", context_settings={"show_default": True})

@@ -74,6 +74,10 @@ def test_what_fails_and_what_is_left_to_guardrails(repository: Path, purpose: st
     assert told(plan) == [("RKV519", "note")]
     write(repository, speedup=0.0, mean_drop=None)
     assert told(plan) == [("RKV518", "error" if purpose == "recommended" else "note")]
+    (red,) = check_evidence(plan, today=sample.TODAY)
+    assert ("write `purpose: reference`" in red.help) is (purpose == "recommended"), (
+        "no plan is told what it says already"
+    )
     path = write(repository)
     assert told(plan_in(repository, purpose=purpose, interval=3)) == [("RKV517", "error")]
     path.write_text(path.read_text().replace('"hits": 60', '"hits": 61'))

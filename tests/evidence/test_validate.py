@@ -66,5 +66,8 @@ def test_a_recommended_plan_that_names_no_evidence(evidence: Path) -> None:
     plan.write_text(plan.read_text().replace(", evidence: evidence/x.json", ""))
     line = next(n for n, text in enumerate(plan.read_text().splitlines(), 1) if "lossy-hint-cache" in text)
     assert _told() == (0, [("RKV520", "warning", line)])
+    shown = CliRunner().invoke(refkv, ["validate", "plans"], prog_name="refkv").stdout
+    assert "no acknowledgement names evidence of what it costs" in shown
+    assert "refkv gate plans/x.yaml --out evidence/" in shown
     plan.write_text(plan.read_text().replace("purpose: recommended", "purpose: reference"))
     assert _told() == (0, [])
