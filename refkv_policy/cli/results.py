@@ -155,12 +155,12 @@ class Results:
             f"denoising: planned {planned.denoise_seconds:.2f} s, uncached {uncached.denoise_seconds:.2f} s; {whole}"
         ]
         if self.device != "cpu":
-            lines.append(f"  this one run each: {uncached.denoise_seconds / planned.denoise_seconds:.2f}x")
+            lines.append(f"  one run each: {uncached.denoise_seconds / planned.denoise_seconds:.2f}x")
         elif _busy(planned, uncached):
             lines.append("  the machine was busy meanwhile: the two times are not comparable")
         else:
             # What else runs on the machine takes wall-clock time from either run, and processor time from neither.
-            lines.append(f"  this one run each, in processor time: {uncached.denoise_cpu / planned.denoise_cpu:.2f}x")
+            lines.append(f"  one run each, in processor time: {uncached.denoise_cpu / planned.denoise_cpu:.2f}x")
         bound = f"predicted by FLOPs: {self.predicted.speedup:.2f}x at most"
         return [*lines, f"  {bound}; `refkv gate {self.job.plan_path}` measures it, over pairs of runs"]
 

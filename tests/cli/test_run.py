@@ -241,10 +241,10 @@ def test_what_an_earlier_run_left_is_kept_together(
 @pytest.mark.parametrize(
     ("device", "cpu_seconds", "said", "unsaid"),
     [
-        ("cpu", (8.0, 12.0), "this one run each, in processor time: 1.50x", "this one run each: "),
-        ("cpu", (4.0, 12.0), "the machine was busy meanwhile: the two times are not comparable", "this one run each"),
-        ("cpu", (2.0, 1.0), "the machine was busy meanwhile", "this one run each"),
-        ("cuda:0", (0.1, 0.1), "this one run each: 0.75x", "processor time"),
+        ("cpu", (8.0, 12.0), "one run each, in processor time: 1.50x", "one run each: "),
+        ("cpu", (4.0, 12.0), "the machine was busy meanwhile: the two times are not comparable", "one run each"),
+        ("cpu", (2.0, 1.0), "the machine was busy meanwhile", "one run each"),
+        ("cuda:0", (0.1, 0.1), "one run each: 0.75x", "processor time"),
     ],
 )
 def test_one_pair_of_runs_is_no_property_of_the_plan(
