@@ -22,6 +22,11 @@ def columns(stream: IO[str] | None = None) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 clip`, `2 clips`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def fold(text: str, width: int | None) -> str:
     """The text with every line that is longer than `width` broken between words, its rest two columns further in."""
     return text if width is None else "\n".join(_fold(line, width) for line in text.split("\n"))

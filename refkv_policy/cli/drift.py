@@ -16,7 +16,7 @@ from refkv_policy.cli.outputs import check_out
 from refkv_policy.cli.progress import progress
 from refkv_policy.cli.run import DEFAULT_PLAN
 from refkv_policy.cli.sources import read_from, read_sources
-from refkv_policy.text import columns, fold
+from refkv_policy.text import columns, counted, fold
 
 if TYPE_CHECKING:
     from refkv_policy.cli.job import Job
@@ -59,11 +59,11 @@ def drift(plan: str, **options: Any) -> None:
     schedules = _schedules(job, own, tried)
     conditions = make_conditions(options, job, str(dtype).removeprefix("torch."), device, ())
     tell = {"err": options["as_json"]}
-    click.echo(
-        f"{job.model.name} ({job.profile.name}), plan {job.plan.name}: {len(clips)} clips, {options['seeds']} seeds, "
-        f"{job.table.steps} steps, guidance {job.guidance:g}",
-        **tell,
+    head = (
+        f"{job.model.name} ({job.profile.name}), plan {job.plan.name}: {counted(len(clips), 'clip')}, "
+        f"{counted(options['seeds'], 'seed')}, {job.table.steps} steps, guidance {job.guidance:g}"
     )
+    click.echo(fold(head, columns()), **tell)
     pipe = load_pipeline(job.model, dtype, device, options["offload"], job.table.flow_shift)
     samples = []
     total = len(clips) * options["seeds"] * job.table.steps

@@ -10,6 +10,7 @@ import click
 from refkv_policy.cli.group import FALLS_SHORT, Failure, say
 from refkv_policy.cli.measure_options import model_options, sweep_options
 from refkv_policy.cli.measuring import ready
+from refkv_policy.text import columns, counted, fold
 
 
 @click.command("sweep", context_settings={"show_default": True})
@@ -30,11 +31,12 @@ def sweep(ctx: click.Context, /, plan: str, **options: Any) -> None:
     from refkv_policy.quality.sweep_text import sweep_json, sweep_text
 
     made = measuring.sweep
-    click.echo(
+    head = (
         f"{measuring.spec.model.name} ({made.profile.name}), plan {made.plan.name}: {len(made.entries)} ways to run, "
-        f"{len(made.clips)} clips, {len(made.seeds)} seeds, {made.steps} steps, guidance {made.guidance:g}",
-        err=options["as_json"],
+        f"{counted(len(made.clips), 'clip')}, {counted(len(made.seeds), 'seed')}, {made.steps} steps, "
+        f"guidance {made.guidance:g}"
     )
+    click.echo(fold(head, columns()), err=options["as_json"])
     if made.guidance <= 1:
         say("note: at guidance 1 the loss is a lower bound of that in service; such figures cannot be gated")
     measuring.run(options)

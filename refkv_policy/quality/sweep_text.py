@@ -10,7 +10,7 @@ from refkv_policy.evidence import Figure
 from refkv_policy.quality.sweep_collect import Findings, Row
 from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED
 from refkv_policy.quality.timing import SIDES, end_to_end, parts, timing_text
-from refkv_policy.text import columns, fold, table
+from refkv_policy.text import columns, counted, fold, table
 
 FORMAT_VERSION = 1
 
@@ -112,9 +112,8 @@ def _counted(findings: Findings, row: Row) -> list[str]:
 
 def _over(findings: Findings) -> str:
     sweep = findings.sweep
-    clips, seeds = len(sweep.clips), len(sweep.seeds)
-    spread = "95 % intervals over clips" if clips > 1 else "one clip: no intervals"
-    return f"mean over {clips} clip{'s' * (clips > 1)} and {seeds} seed{'s' * (seeds > 1)}, {spread}"
+    spread = "95 % intervals over clips" if len(sweep.clips) > 1 else "one clip: no intervals"
+    return f"mean over {counted(len(sweep.clips), 'clip')} and {counted(len(sweep.seeds), 'seed')}, {spread}"
 
 
 def _scale_lines(findings: Findings) -> list[str]:
