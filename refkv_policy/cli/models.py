@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from refkv_policy.cli.group import echo, echo_json
+from refkv_policy.text import columns, fold
 
 
 @click.command("models")
@@ -38,12 +39,13 @@ def models(as_json: bool) -> None:
         return
     for e in entries:
         weights = "embedded: `refkv run` needs nothing else" if e["embedded"] else "weights: `refkv run --model DIR`"
-        echo(f"{e['name']}  {e['title']} ({weights})")
-        echo(f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads")
-        echo(f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}")
-        for stack, named in e["sets"].items():
-            for label, selector in named.items():
-                echo(f"  {stack}[{label}] is {stack}[{selector}]")
+        lines = [
+            f"{e['name']}  {e['title']} ({weights})",
+            f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads",
+            f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}",
+            *(f"  {s}[{label}] is {s}[{text}]" for s, named in e["sets"].items() for label, text in named.items()),
+        ]
+        echo(fold("\n".join(lines), columns()))
 
 
 def _embedded(name: str) -> bool:
