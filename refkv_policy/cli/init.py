@@ -153,11 +153,15 @@ def _beside(target: Path) -> Path:
 
 
 def _sound(scaffold: Scaffold, folder: Path) -> str:
-    """The first variant of the scaffold that validates, profiles named from `folder`. Raises Failure when none does."""
+    """The first variant of the scaffold that validates, profiles named from `folder`; one without a warning goes before.
+
+    Raises Failure when none does.
+    """
     from refkv_policy.compiler import examine_plan
     from refkv_policy.plan import errors, parse_plan
 
     first: list[str] = []
+    warned: str | None = None
     placed = replace(scaffold, models=tuple(_from(folder, model) for model in scaffold.models))
     # Checked with paths as they are from here, since the folder need not exist yet.
     for number, seen in enumerate(scaffold.variants()):
@@ -166,8 +170,13 @@ def _sound(scaffold: Scaffold, folder: Path) -> str:
             tables, found = examine_plan(plan)
             faults = (*faults, *found)
         if plan is not None and not errors(faults):
-            return list(replace(placed, budget=_budget(scaffold, tables)).variants())[number]
+            text = list(replace(placed, budget=_budget(scaffold, tables)).variants())[number]
+            if not faults:
+                return text
+            warned = warned or text
         first = first or [line for d in errors(faults) for line in (f"  {d.code} {d.message}", f"    help: {d.help}")]
+    if warned is not None:
+        return warned
     raise Failure(
         f"no plan of {scaffold.method.name} can be scaffolded for this; the simplest one would break", more=first
     )

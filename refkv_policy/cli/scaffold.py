@@ -44,7 +44,9 @@ class Scaffold:
                 yield self._text(sites, refresh)
 
     def _sites(self) -> Iterator[tuple[str, ...]]:
-        each = tuple(self._site(*kind) for kind in sorted(self.method.sites, key=lambda s: (s[0], s[1] or "")))
+        # A whole stack first: it is what most methods were published for.
+        kinds = sorted(self.method.sites, key=lambda s: (s[1] != "span", s[0], s[1] or ""))
+        each = tuple(self._site(*kind) for kind in kinds)
         yield each
         if len(each) > 1:
             yield from ((site,) for site in each)

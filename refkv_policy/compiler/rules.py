@@ -30,19 +30,19 @@ SITE_TWICE = rule(
     "leave it out of one of the two selectors, for example with `!`",
     "Two rules at one site would leave it to their order what happens.",
 )
+_SKIPS = "it reuses what the stack adds while little changes, and nearest to it is `teacache`; "
+_FIRST = "it reuses what the stack adds while its first blocks change little, and nearest to it is `{}`; "
+_FORECASTS = "it forecasts values from earlier ones, and nearest to it is `taylor`; "
+_REUSES = "it reuses what blocks gave at an earlier step, and nearest to it is `residual_reuse`, refreshed at steps the plan lists; "
 METHODS_ELSEWHERE = {
+    **dict.fromkeys(("easycache", "seacache", "stepcache", "adacache"), _SKIPS),
+    **dict.fromkeys(("fbcache", "firstblockcache"), _FIRST.format("firstblock")),
+    **dict.fromkeys(("cachedit", "dicache"), _FIRST.format("dbcache")),
+    **dict.fromkeys(("taylorseer", "taylorseercache", "hicache", "foca"), _FORECASTS),
     **dict.fromkeys(
-        ("easycache", "seacache", "stepcache", "adacache"), "nearest to it are `teacache` and `magcache`; "
-    ),
-    **dict.fromkeys(("taylorseer", "taylorseercache", "hicache", "foca"), "nearest to it is `taylor`; "),
-    **dict.fromkeys(("fbcache", "firstblockcache", "dicache"), "nearest to it is `firstblock`; "),
-    **dict.fromkeys(("cachedit", "blockcache", "bwcache"), "nearest to it is `dbcache`; "),
-    **dict.fromkeys(
-        ("deepcache", "fora", "deltadit", "toca", "pab", "pyramidattentionbroadcast"),
-        "nearest to it is `residual_reuse`; ",
-    ),
-    "fastercache": "nearest to it are `cfg_reuse` and `residual_reuse`; ",
-}
+        ("bwcache", "blockcache", "deepcache", "fora", "deltadit", "pab", "pyramidattentionbroadcast", "fastercache",
+         "toca"), _REUSES),
+}  # fmt: skip
 """Methods of other tools, in lower-case letters alone, and what here is nearest to each."""
 
 UNKNOWN_METHOD = rule(

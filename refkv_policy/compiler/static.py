@@ -89,11 +89,14 @@ def _check_refresh(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diag
 
 
 def _check_params(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diagnostic]:
-    """The method's own schema, at the parameter that is at fault. A rule without parameters does not load jsonschema."""
+    """The method's own schema, at the parameter that is at fault. A rule that needs no parameters does not load jsonschema."""
     if rule.params:
         yield from check_schema(
             plan.document, method.params_schema, (*rule.path, "params"), f"`params` of {method.name}"
         )
+    elif "required" in method.params_schema:
+        schema = {"properties": {"params": method.params_schema}, "required": ["params"]}
+        yield from check_schema(plan.document, schema, rule.path, f"a rule of {method.name}")
 
 
 def check_run(plan: Plan) -> Iterator[Diagnostic]:

@@ -14,11 +14,12 @@ RULE = "  - name: deep-hints\n"
 @pytest.mark.parametrize(
     ("old", "new", "code", "help"),
     [
-        ("hint_reuse", "EasyCache", "RKV213", "nearest to it are `teacache` and `magcache`"),
+        ("hint_reuse", "easy_cache", "RKV213", "nearest to it is `teacache`"),
         ("hint_reuse", "mag_cache", "RKV213", "did you mean `magcache`"),
         ("hint_reuse", "taylorseer", "RKV213", "nearest to it is `taylor`"),
         ("hint_reuse", "first_block_cache", "RKV213", "nearest to it is `firstblock`"),
         ("hint_reuse", "cache_dit", "RKV213", "nearest to it is `dbcache`"),
+        ("hint_reuse", "deep_cache", "RKV213", "nearest to it is `residual_reuse`"),
         ("hint_reuse", "hint_reus", "RKV213", "did you mean `hint_reuse`"),
         (RULE, RULE + "    rel_l1_thresh: 0.2\n", "RKV101", "a setting of TeaCache"),
         (RULE, RULE + "    Fn_compute_blocks: 8\n", "RKV101", "a setting of cache-dit"),
