@@ -55,19 +55,16 @@ def explain_text(
     text = printed.get()
     # Cells are padded to their column; on a terminal that is invisible, elsewhere it is left out.
     terminal = console.is_terminal
-    echo(text if terminal else "\n".join(map(str.rstrip, text.split("\n"))), nl=False, ready=terminal)
+    echo(text if terminal else "\n".join(map(str.rstrip, text.split("\n"))), nl=False, colours=terminal)
 
 
 def _print(
     console: Console, plan: Plan, table: HookTable, profile: Profile, accounts: Sequence[Account], dtype: str
 ) -> None:
     description = visible(" ".join(plan.description.split()))
-    # Wrapped behind spaces: a line of its own is no place for a foreign text.
-    told = textwrap.fill(
-        f"{plan.name}: {description}" if description else plan.name, console.width, subsequent_indent="  "
-    )
+    told = _wrapped(console, f"{plan.name}: {description}" if description else plan.name)
     console.print(Text(plan.name, "bold") + Text(told.removeprefix(plan.name)))
-    console.print(Text(_setting(table, profile)))
+    console.print(Text("\n".join(_wrapped(console, line) for line in _setting(table, profile).split("\n"))))
     _rules(console, plan, table, accounts)
     _map(console, table)
     _why(console, plan, table, profile)
@@ -78,6 +75,11 @@ def _print(
         )
         _time(console, found)
         _memory(console, table, found)
+
+
+def _wrapped(console: Console, line: str) -> str:
+    """A line that may hold a foreign text, wrapped behind spaces: what stands at a margin is refkv's own."""
+    return textwrap.fill(line, console.width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _warnings(console: Console, found: Iterable[Diagnostic]) -> None:

@@ -6,6 +6,7 @@ import errno
 import importlib
 import keyword
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -50,6 +51,8 @@ EXTRAS = {
     "ray": "ray",
 }
 """The extra that installs a library that the base install does not need."""
+
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Failure(RefkvError):
@@ -176,12 +179,16 @@ def did_you_mean(name: str, names: Sequence[str], alike: float = 0.6) -> str:
     return "." if close is None else f"; did you mean {close!r}?"
 
 
-def echo(text: str, *, err: bool = False, nl: bool = True, ready: bool = False) -> None:
+def echo(text: str, *, err: bool = False, nl: bool = True, colours: bool = False, ready: bool = False) -> None:
     """Print a text of one or more lines, made inert. Everything that a command prints goes through here.
 
-    ready: whoever put the text together has seen to that; it holds colours, or commands to a CI runner, on purpose.
+    colours: those in it are meant, since foreign texts were made visible before they were put between them.
+    ready: it is JSON, or of commands to a CI runner, and whoever put it together has seen to the texts in it.
     """
-    click.echo(text if ready else inert(text), err=err, nl=nl)  # noqa: TID251 - the one place
+    if not ready:
+        parts = _COLOUR.split(text) if colours else [text]
+        text = "".join(part if index % 2 else inert(part) for index, part in enumerate(parts))
+    click.echo(text, err=err, nl=nl)  # noqa: TID251 - the one place
 
 
 def echo_json(value: Any) -> None:

@@ -131,7 +131,7 @@ def _check_code(path: Path) -> None:
             name = file.relative_to(path)
             raise Failure(f"{path} holds code ({name}), which may be run when the folder is loaded; take it out")
         if file.is_symlink() and (file.is_dir() or tops.isdisjoint(map(str, Path(os.path.realpath(file)).parents))):
-            raise Failure(f"{file} leads out of its folder through a link; put there what it leads to")
+            raise Failure(f"{file} is a link to a folder, or out of this one; put there what it leads to")
         if not file.is_file():
             raise Failure(f"{file} is not a regular file; get a whole copy of the model")
         if file.name.endswith(("config.json", "index.json")) and (key := _asks_for_code(_load(file))):

@@ -43,7 +43,7 @@ def progress(label: str, steps: int, counts: Callable[[], str] = str) -> Iterato
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[counts]}"),
+        TextColumn("{task.fields[counts]}", markup=False),
     )
     with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
         task = bar.add_task(label, total=steps, counts="")

@@ -31,7 +31,7 @@ def rule(name: str | None, as_json: bool) -> None:
         entries = [as_mapping(entry, whole=name is not None) for entry in chosen]
         echo_json({"format_version": 1, "rules": entries})
     else:
-        echo("\n".join(_list(chosen) if name is None else _explain(chosen[0])), ready=True)
+        echo("\n".join(_list(chosen) if name is None else _explain(chosen[0])), colours=True)
 
 
 def find_rule(name: str) -> Rule:

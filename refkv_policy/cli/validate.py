@@ -54,7 +54,7 @@ def validate(
     asked = (*plans, STDIN_NAME) if plans else ("plans",)
     shown = [d for d in found if d.severity == "error" or (RANK[d.severity] <= least and _asked(d.file, files, asked))]
     colour = form == "text" and _colourful()
-    echo(render(shown, form, sources, colour), nl=False, ready=colour or form not in ("text", "concise"))
+    echo(render(shown, form, sources, colour), nl=False, colours=colour, ready=form not in ("text", "concise"))
     faulty = {d.file for d in found if d.severity == "error"}
     if form in ("text", "concise"):
         say(_verdict(len(files), len(faulty), shown))

@@ -92,7 +92,7 @@ def _read(base: Path, reference: str) -> Profile:
         check_inside(path)
         return _parse(read_bounded(path, MAX_BYTES).decode("utf-8"), str(path))
     except OSError as error:
-        raise ProfileError(f"the profile {path} cannot be read: {error.strerror}; name a profile file") from error
+        raise ProfileError(f"the profile {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ProfileError(f"the profile {path} is not UTF-8 text") from error
 
