@@ -40,8 +40,7 @@ def _fold(line: str, width: int) -> str:
     at = 0
     for word in line.split(" "):
         at += 1 + _width(word)
-        # A line of its own that begins with `::` would be a command to a CI runner, be it indented.
-        if at - 1 > width and broken and broken[-1].strip() and not word.lstrip().startswith("::"):
+        if at - 1 > width and broken and broken[-1].strip():
             broken.append(f"{indent}  {word}")
             at = len(indent) + 2 + _width(word) + 1
         elif broken:

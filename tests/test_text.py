@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from refkv_policy.cli import refkv as command
+from refkv_policy.cli.group import echo
 from refkv_policy.text import columns, fold, table
 from tests.text import told
 
@@ -78,11 +79,15 @@ def test_fold_is_exact() -> None:
 
 
 @pytest.mark.parametrize("command", ["::error::x", "::add-mask::secret", "\u00a0::warning::x", "::stop-commands::t"])
-def test_no_line_that_is_broken_begins_with_a_command_to_a_ci_runner(command: str) -> None:
-    """A runner takes `::error::` at the start of a line for a command, behind spaces too."""
-    folded = fold(f"a name of many words, {command} and what follows it in the same line", 24)
-    assert len(folded.split("\n")) > 1
-    assert not any(line.lstrip().startswith("::") for line in folded.split("\n"))
+@pytest.mark.parametrize("colours", [False, True])
+def test_no_line_that_is_broken_begins_with_a_command_to_a_ci_runner(
+    capsys: pytest.CaptureFixture[str], command: str, colours: bool
+) -> None:
+    """A runner takes `::error::` at the start of a line for a command, behind spaces too: what is folded is made inert after."""
+    echo(fold(f"a name of many words, {command} and what follows it in the same line", 24), colours=colours)
+    told = capsys.readouterr().out.split("\n")
+    assert any(": :" in line for line in told)
+    assert not any(line.lstrip().startswith("::") for line in told)
 
 
 def test_tables_break_cells_between_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ class Results:
             # What else runs on the machine takes wall-clock time from either run, and processor time from neither.
             lines.append(f"  one run each, in processor time: {uncached.denoise_cpu / planned.denoise_cpu:.2f}x")
         bound = f"predicted by FLOPs: {self.predicted.speedup:.2f}x at most"
-        return [*lines, f"  {bound}; `refkv gate {self.job.plan_path}` measures it, over pairs of runs"]
+        return [*lines, f"  {bound}; `refkv gate {visible(str(self.job.plan_path))}` measures it, over pairs of runs"]
 
     def json(self) -> dict[str, Any]:
         """The summary for a machine."""

@@ -33,7 +33,9 @@ SITE_TWICE = rule(
 _SKIPS = "it reuses what the stack adds while little changes, and nearest to it is `teacache`; "
 _FIRST = "it reuses what the stack adds while its first blocks change little, and nearest to it is `{}`; "
 _FORECASTS = "it forecasts values from earlier ones, and nearest to it is `taylor`; "
-_REUSES = "it reuses what blocks gave at an earlier step, and nearest to it is `residual_reuse`, refreshed at steps the plan lists; "
+_REUSES = (
+    "it reuses what blocks gave at an earlier step, and nearest to it is `residual_reuse`, at steps the plan lists; "
+)
 METHODS_ELSEWHERE = {
     **dict.fromkeys(("easycache", "seacache", "stepcache", "adacache"), _SKIPS),
     **dict.fromkeys(("fbcache", "firstblockcache"), _FIRST.format("firstblock")),
