@@ -225,7 +225,7 @@ class AuditWriter(NullWriter):
         except (OSError, ValueError) as error:
             raise AuditError(f"the audit log {self.path} cannot be made: {error}") from error
         self.head = GENESIS
-        self._size = 0
+        self._size, self._pid = 0, os.getpid()
         self._pending: _Pending | None = None
 
     def _shut(self) -> None:
@@ -234,7 +234,7 @@ class AuditWriter(NullWriter):
 
     def _settle(self) -> None:
         pending = self._pending
-        if pending is None or self._file.closed:
+        if pending is None or self._file.closed or self._pid != os.getpid():
             return
         if os.fstat(self._file.fileno()).st_size >= pending.end:
             self.head, self._size = pending.head, pending.end
@@ -247,6 +247,9 @@ class AuditWriter(NullWriter):
     def _append(self, record: Mapping[str, Any], after: Callable[[], None]) -> None:
         if self._closed:
             raise AuditError(f"the audit log {self.path} is closed")
+        if self._pid != os.getpid():  # a fork shares the file with its parent, whose log it is
+            super()._append(record, after)
+            return
         self._settle()
         line, head = chained(record, self.head)
         self._pending = _Pending(self._size + len(line), head, after)

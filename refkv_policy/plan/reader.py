@@ -15,16 +15,31 @@ from refkv_policy.plan.model import Path, Plan
 from refkv_policy.plan.schema import plan_schema, schema_faults
 from refkv_policy.plan.wording import described, did_you_mean
 from refkv_policy.plan.yaml_subset import compose, read_text
+from refkv_policy.resources import resource
 
 VERSION, KIND = 1, "plan"
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """The plan of a file. Raises PlanError, which carries every diagnostic, when it is not a sound one."""
-    plan, diagnostics = read_plan(path)
+    """The plan of a file, or a shipped plan by its name (`wan21_p1_k4`).
+
+    Raises PlanError, which carries every diagnostic, when it is not a sound one.
+    """
+    plan, diagnostics = read_plan(_shipped(path) or path)
     if plan is None:
         raise PlanError(diagnostics)
     return plan
+
+
+def _shipped(path: str | os.PathLike[str]) -> str | None:
+    """The file of a shipped plan that a bare name means; None where it is a path, or a file of that name is there."""
+    name = os.fspath(path)
+    if os.path.basename(name) != name or os.path.splitext(name)[1] or os.path.exists(name):
+        return None
+    try:
+        return os.fspath(resource(f"plans/{name}.yaml"))
+    except FileNotFoundError:
+        return None
 
 
 def read_plan(path: str | os.PathLike[str]) -> tuple[Plan | None, tuple[Diagnostic, ...]]:

@@ -115,9 +115,11 @@ def watching(pipe: WanVACEPipeline, take: Take, *, main: bool = False) -> Iterat
     if main:
         handles += [module.register_forward_hook(block(i)) for i, module in enumerate(model.blocks)]
         handles += [model.blocks[0].register_forward_pre_hook(entered), model.norm_out.register_forward_pre_hook(left)]
+    clock.open()
     try:
         yield
     finally:
+        clock.close()
         for handle in handles:
             handle.remove()
         patches.undo()

@@ -16,6 +16,7 @@ from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Inputs
 from refkv_policy.runtime.errors import AttachError, RequestError
 from refkv_policy.runtime.families import executor_of, executors, is_known
+from refkv_policy.runtime.pipeline import StandIn
 
 
 def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
@@ -81,10 +82,9 @@ def check_model(model: Any, table: HookTable) -> None:
 
 def check_scheduler(scheduler: Any, table: HookTable) -> None:
     """Raises AttachError when the scheduler cannot give the sigmas that the table was compiled for."""
-    if table.left_out and "set_timesteps" in vars(scheduler):
+    if isinstance(vars(scheduler).get("set_timesteps"), StandIn):
         raise AttachError(
-            "the scheduler's set_timesteps was replaced, perhaps by another session on a pipeline that shares it; "
-            "give each pipeline a scheduler of its own"
+            "another session is attached to a pipeline with this scheduler; give each pipeline a scheduler of its own"
         )
     if table.sampler != "unipc" or type(scheduler) is not UniPCMultistepScheduler or scheduler.order != 1:
         raise AttachError(
@@ -147,6 +147,12 @@ def check_standing(model: Any, pipe: Any | None, scheduler: Any | None) -> None:
             raise RequestError(COMPILED)
         part = "transformer" if pipe.scheduler is scheduler else "scheduler"
         raise RequestError(f"the pipeline's {part} was replaced after the table was attached; detach, and attach again")
+
+
+def check_transformer(model: Any, pipe: Any) -> None:
+    """Raises RequestError when a pipeline that enters its loop has another transformer: no call of it would be seen."""
+    if pipe.transformer is not model:
+        check_standing(model, pipe, pipe.scheduler)
 
 
 def unfit_state(model: Any) -> str | None:
@@ -231,9 +237,9 @@ def _streams(model: nn.Module) -> bool:
 
 
 def _equal(found: Any, wanted: Any) -> bool:
-    if isinstance(found, float) and isinstance(wanted, (int, float)):
+    if type(found) in (int, float) and type(wanted) in (int, float):
         return abs(found - wanted) < 1e-6
-    return (type(found) is type(wanted) and bool(found == wanted)) or found is wanted
+    return found is wanted or (type(found) is type(wanted) and bool(found == wanted))
 
 
 def _shown(value: Any) -> str:

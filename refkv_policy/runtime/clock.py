@@ -1,16 +1,19 @@
-"""Which request, step and branch a forward belongs to: read from the scheduler or told by the caller, never inferred."""
+"""Which request, step and branch a forward belongs to: proven from the pipeline's own loop or told by the caller."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from refkv_policy.runtime.errors import RequestError
 
-class Moment(NamedTuple):
-    """Where a forward stands. key: an object whose identity is the request's; None where there is none to belong to.
+
+class CallPosition(NamedTuple):
+    """Where a forward stands. key: an object whose identity is the request's; None where it belongs to none.
 
     step_index: ordinal of the step among those the sampler visits; None where it is not known. branch: None likewise.
     """
@@ -20,32 +23,56 @@ class Moment(NamedTuple):
     branch: str | None
 
 
-class PipelineClock:
-    """Reads the pipeline's scheduler, without a device sync.
+NOWHERE = CallPosition(None, None, None)
+"""Of a forward that is not proven to be the attached pipeline's own."""
 
-    The request is the identity of `scheduler.timesteps`, which every `set_timesteps` replaces. The index is
-    `scheduler.step_index` (before the first step: the begin index, or 0), believed only if the `timestep` argument is a
-    view of `scheduler.timesteps` at that offset; an argument with memory of its own is compared by value. The branch is
-    the name of the `cache_context` that the call stands in.
+
+class PipelineClock:
+    """Reads the pipeline's loop and its scheduler, without a device sync.
+
+    A forward is the attached pipeline's own only if that is proven: it comes from the thread that is in the pipeline's
+    denoising loop, the pipeline stands at the element of `scheduler.timesteps` that `scheduler.step_index` names (before the
+    first step: the begin index, or 0), and the `timestep` argument is a view of that element; one with memory of its own
+    (a hook copied it to another device) is compared by value. Another pipeline over the same transformer, in a callback or in
+    a thread, meets none of these: in a callback the scheduler has gone on, and the pipeline has not. The request is the
+    identity of `scheduler.timesteps`, which every `set_timesteps` replaces. The branch is the name of the `cache_context`
+    that the call stands in.
     """
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
         self.branch: str | None = None
+        self.thread: int | None = None
 
-    def read(self, timestep: Tensor) -> Moment:
-        """The moment of a forward that is given this timestep."""
-        scheduler = self._pipe.scheduler
-        timesteps = scheduler.timesteps
-        index = scheduler.step_index
+    def open(self) -> None:
+        """The pipeline enters its loop. Raises RequestError when it is in one already."""
+        if self.thread is not None:
+            raise RequestError(BUSY)
+        self.thread, self.branch = get_ident(), None
+
+    def close(self) -> None:
+        """The pipeline has left its loop."""
+        self.thread = self.branch = None
+
+    def read(self, timestep: Tensor) -> CallPosition:
+        """The position of a forward that is given this timestep."""
+        if self.thread != get_ident():
+            return NOWHERE
+        pipe = self._pipe
+        scheduler, current = pipe.scheduler, pipe._current_timestep
+        timesteps, index = scheduler.timesteps, scheduler.step_index
         if index is None:
             index = scheduler.begin_index or 0
-        if not 0 <= index < timesteps.numel() or not _is_element(timestep, timesteps, index):
-            index = None
-        return Moment(timesteps, index, self.branch)
+        first, size = timesteps.data_ptr(), timesteps.element_size()
+        if current is None or current.data_ptr() != first + index * size or not 0 <= index < timesteps.numel():
+            return NOWHERE
+        offset = timestep.data_ptr() - first
+        if offset != index * size and (0 <= offset < timesteps.numel() * size or not _equal(timestep, current)):
+            return NOWHERE
+        return CallPosition(timesteps, index, self.branch)
 
 
-class ToldClock:
+class ManualClock:
     """Reads what the caller of a bare transformer says with `session.step`.
 
     A step earlier than the one before, or the request's first step and branch once more, begins a new request.
@@ -57,35 +84,45 @@ class ToldClock:
         self._key: object | None = None
         self._first: tuple[int, str] | None = None
         self._latest = -1
+        self._thread: int | None = None
 
     @contextmanager
     def at(self, step: int, branch: str) -> Iterator[None]:
-        """Forwards inside belong to this nominal step and branch."""
-        before, self._told = self._told, (self._index.get(step), branch)
+        """Forwards inside belong to this nominal step and branch. Raises RequestError when another thread is in a step."""
+        mine = get_ident()
+        if self._thread not in (None, mine):
+            raise RequestError(
+                "another thread is inside a step of this session; use one session, and one model, a thread"
+            )
+        before, self._told, self._thread = self._told, (self._index.get(step), branch), mine
         try:
             yield
         finally:
             self._told = before
+            if before is None:
+                self._thread = None
 
-    def read(self, timestep: Tensor) -> Moment:
-        """The moment of a forward; the timestep is not looked at."""
-        if self._told is None:
-            return Moment(None, None, None)
+    def read(self, timestep: Tensor) -> CallPosition:
+        """The position of a forward; the timestep is not looked at."""
+        if self._told is None or self._thread != get_ident():
+            return NOWHERE
         index, branch = self._told
         if index is None:
-            return Moment(self._key, None, branch)
+            return CallPosition(self._key, None, branch)
         if self._key is None or index < self._latest or (index, branch) == self._first:
             self._key, self._first = object(), (index, branch)
         self._latest = index
-        return Moment(self._key, index, branch)
+        return CallPosition(self._key, index, branch)
 
 
-Clock = PipelineClock | ToldClock
+Clock = PipelineClock | ManualClock
+
+BUSY = (
+    "the attached pipeline is generating already, in another thread or around this call; "
+    "wait for it, or use another pipeline with a transformer and a scheduler of its own"
+)
 
 
-def _is_element(timestep: Tensor, timesteps: Tensor, index: int) -> bool:
-    """Whether a timestep argument is `timesteps[index]`, expanded over a batch or not."""
-    offset, size = timestep.data_ptr() - timesteps.data_ptr(), timesteps.element_size()
-    if 0 <= offset < timesteps.numel() * size:
-        return offset == index * size
-    return bool((timestep.to(timesteps.device) == timesteps[index]).all())
+def _equal(timestep: Tensor, current: Tensor) -> bool:
+    """Whether a copied timestep argument is the current one, expanded over a batch or not."""
+    return bool((timestep.to(current.device) == current).all())

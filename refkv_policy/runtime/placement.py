@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any
+from weakref import WeakSet
 
 from torch import nn
 
 from refkv_policy.runtime.errors import AttachError
 
 _ABSENT = object()
+STAND_INS: WeakSet[Any] = WeakSet()
+"""The functions that sessions put in the place of a module's forward."""
 
 
 class Patches:
@@ -52,7 +55,9 @@ def find_place(model: nn.Module) -> tuple[Any, str]:
     Raises AttachError when there is none: something other than a hook has replaced it.
     """
     for holder, name in _places(model):
-        if getattr(holder, name) == _own(model):
+        held = getattr(holder, name)
+        # A deep copy of an attached model has a stand-in of that session's, which runs the copy's own forward.
+        if held == _own(model) or getattr(held, "__func__", None) in STAND_INS:
             return holder, name
     if "forward" not in vars(model):
         return model, "forward"

@@ -55,13 +55,32 @@ class Request:
         self._base: tuple[int, Tensor] | None = None
         self._wants_base = CFG in table.by_at
 
-    def strays(self, plan: CallPlan, inputs: Inputs) -> bool:
-        """Whether a call stands where one has already run, or is of another shape, dtype or device than the first."""
+    def out_of_order(self, plan: CallPlan, inputs: Inputs) -> str | None:
+        """Why a call cannot be the one that is due, as a sentence: it ran before, or is of another form than the first."""
         latents = inputs.latents
         form = latents.shape, latents.dtype, latents.device
         if self._form is None:
             self._form = form
-        return plan in self._seen or form != self._form
+        if form != self._form:
+            return (
+                f"the latents are {tuple(latents.shape)}, {latents.dtype} on {latents.device}, and the request began with "
+                f"{tuple(self._form[0])}, {self._form[1]} on {self._form[2]}; run each size as a request of its own"
+            )
+        if plan in self._seen:
+            return (
+                f"a second call of the {plan.branch} branch came at step {plan.step}: overlapping windows, or several clips in "
+                "turn, cannot share what is kept; run them as requests of their own, or detach"
+            )
+        return None
+
+    def why_incomplete(self) -> str:
+        """What of the table did not happen."""
+        missing = sorted({(p.index, p.branch) for p in self._expected - self._seen})
+        if missing:
+            calls = ", ".join(f"{branch} at step {self.table.evaluated[index]}" for index, branch in missing[:3])
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            return f"{len(missing)} calls did not come ({calls}{more})"
+        return f"{self._counts.unserved} values that the table serves were computed"
 
     def call(self, plan: CallPlan, inputs: Inputs, weights: tuple[Any, ...]) -> Call:
         """The call of a planned step. State that depends on a prompt, control or weights that changed is dropped."""

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
 
 from refkv_policy.audit import AuditWriter, fold, outcome_of
+from refkv_policy.audit.header import RESERVED
 from refkv_policy.audit.totals import UNKNOWN
-from refkv_policy.compiler import branches_of
+from refkv_policy.compiler import branches_of, compile_plan
 from refkv_policy.compiler.table import BRANCHES, HookTable
+from refkv_policy.plan import Plan, load_plan
 from refkv_policy.runtime import checks
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Call, Inputs
 from refkv_policy.runtime.cells import CallPlan, plan_calls, unplanned_call
-from refkv_policy.runtime.clock import Moment, PipelineClock, ToldClock
-from refkv_policy.runtime.errors import AttachError, RequestError
+from refkv_policy.runtime.clock import CallPosition, ManualClock, PipelineClock
+from refkv_policy.runtime.errors import AttachError, RequestError, warn
 from refkv_policy.runtime.families import executor_of
 from refkv_policy.runtime.header import Headers
 from refkv_policy.runtime.held import Held
 from refkv_policy.runtime.lora import Loads
-from refkv_policy.runtime.pipeline import named_contexts, thinned_grid, watched_loop
+from refkv_policy.runtime.pipeline import StandIn, guarded_grid, named_contexts, tracked_loop
 from refkv_policy.runtime.placement import Patches, displace, find_place, place
 from refkv_policy.runtime.request import Request
 from refkv_policy.runtime.stack import Current, part_forward
@@ -35,31 +39,40 @@ from refkv_policy.runtime.summary import RequestSummary, Summary, summarise
 
 OnError = Literal["raise", "uncached"]
 
-_ATTACHED: WeakSet[Any] = WeakSet()
-"""Transformers that a session is attached to."""
+_ATTACHED: WeakKeyDictionary[Any, ref[Session]] = WeakKeyDictionary()
+"""The session that is attached to a transformer, which holds on to it by its forward."""
+KEPT = 100
+"""Summaries of ended requests that a session holds on to; of those before, the sums."""
 
 
 def attach(
     target: Any,
-    table: HookTable,
+    plan: HookTable | Plan | str | PathLike[str],
     *,
+    steps: int | None = None,
     audit: str | PathLike[str] | AuditWriter | None = None,
     on_error: OnError = "raise",
     header: Mapping[str, Any] | None = None,
 ) -> Session:
-    """Apply a table to a `WanVACEPipeline`, or to a bare `WanVACETransformer3DModel`, until the session is detached.
+    """Apply a plan to a diffusers pipeline of a known family, or to its bare transformer, until the session is detached.
 
     Best used as a context manager. Many requests may follow one another; each has its own store and clock.
+    plan: a compiled table; or a `Plan`, a plan's file, or the name of a shipped plan, which is compiled for the model at
+    `steps` (which may be left out where the plan lists one count).
     audit: where to write the log (a path that does not exist yet), or a writer that stays the caller's to close.
     on_error: `raise`, or `uncached`: a request that differs from the table, or whose caching fails, is finished without
-    the cache, and the log says why. header: further fields of each request's log header, such as `seed` or `digests`.
-    Raises AttachError, with nothing changed, for a target that the table cannot be applied to; AuditError for the log.
+    the cache, which a `RefkvWarning` and the log say. header: further fields of each request's log header, such as `seed`.
+    Raises AttachError, with nothing changed, for a target that the table cannot be applied to; PlanError for a plan that is
+    not sound or not for the model; AuditError for the log.
     """
     model, pipe = checks.transformer_of(target)
     if model in _ATTACHED:
-        raise AttachError("a table is attached to this model already; detach that session first")
+        raise AttachError("a table is attached to this model already; detach that session first (`refkv.detach`)")
     if on_error not in ("raise", "uncached"):
         raise AttachError(f"on_error is {on_error!r}; it is 'raise' or 'uncached'")
+    if taken := sorted(RESERVED & set(header or ())):
+        raise AttachError(f"`header` may not set {', '.join(taken)}: the audit log does")
+    table = _table_of(plan, model, steps)
     checks.check_model(model, table)
     find_place(model)
     if pipe is not None:
@@ -75,8 +88,36 @@ def attach(
     return session
 
 
+def detach(target: Any) -> None:
+    """Detach the session that is attached to a pipeline or transformer. Raises AttachError when none is."""
+    model = checks.transformer_of(target)[0]
+    session = _ATTACHED[model]() if model in _ATTACHED else None
+    if session is None:
+        raise AttachError("no table is attached to this model")
+    session.detach()
+
+
+def _table_of(plan: HookTable | Plan | str | PathLike[str], model: Any, steps: int | None) -> HookTable:
+    """The table that is asked for."""
+    if isinstance(plan, HookTable):
+        if steps not in (None, plan.steps):
+            raise AttachError(
+                f"the table is for {plan.steps} steps, and steps={steps} is asked for; compile it for these"
+            )
+        return plan
+    if isinstance(plan, (str, PathLike)):
+        plan = load_plan(plan)
+    if not isinstance(plan, Plan):
+        kind = type(plan).__name__  # type: ignore[unreachable]  # callers may be untyped
+        raise AttachError(f"a {kind} cannot be attached; give a table, a plan, a plan's file, or a shipped plan's name")
+    if steps is None and len(plan.run.steps) > 1:
+        listed = ", ".join(map(str, plan.run.steps))
+        raise AttachError(f"plan {plan.name} is for several step counts; say which with steps= (one of {listed})")
+    return compile_plan(plan, model, plan.run.steps[0] if steps is None else steps)
+
+
 class Session:
-    """See `attach`. Not for several threads at once; sessions on different models do not touch each other."""
+    """See `attach`. A request runs in one thread; sessions on different models do not touch each other."""
 
     def __init__(
         self, model: Any, pipe: Any, table: HookTable, writer: Any, on_error: OnError, header: Mapping[str, Any]
@@ -85,11 +126,11 @@ class Session:
         self._model, self._pipe, self._writer = model, pipe, writer
         self._owned: AuditWriter | None = None
         self._scheduler = None if pipe is None else pipe.scheduler
-        self._clock: PipelineClock | ToldClock = ToldClock(table.evaluated) if pipe is None else PipelineClock(pipe)
+        self._clock: PipelineClock | ManualClock = ManualClock(table.evaluated) if pipe is None else PipelineClock(pipe)
         self._executor = executor_of(model)
         self._current = Current()
         self._plans = plan_calls(table, self._executor.view)
-        self._strays: dict[tuple[str, str], CallPlan] = {}
+        self._uncached_plans: dict[tuple[str, str], CallPlan] = {}
         self._depends = self._executor.depends_on(table)
         self._loads = Loads()
         self._headers = None if writer is None else Headers(model, table, header, self._loads)
@@ -101,18 +142,20 @@ class Session:
         self._bare = "forward" not in vars(model)
         self._request: Request | None = None
         self._past: object | None = None
-        self._done: list[RequestSummary] = []
-        self._unplanned = 0
+        self._done: deque[RequestSummary] = deque(maxlen=KEPT)
+        self._sums = summarise((), 0)
+        self._count = self._unplanned = self._began_loop = 0
 
     @property
     def summary(self) -> Summary:
         """Hits, misses, departures and peak bytes so far: in all, by site and branch, by request."""
         running = () if self._request is None else (self._request.summary("running"),)
-        return summarise((*self._done, *running), self._unplanned)
+        found = summarise(running, self._unplanned, before=self._sums)
+        return replace(found, requests=(*self._done, *running))
 
     @property
     def requests(self) -> tuple[RequestSummary, ...]:
-        """The requests that have ended, in order."""
+        """The newest requests that have ended, in order: a hundred of them; `summary` has the sums of all."""
         return tuple(self._done)
 
     @property
@@ -124,14 +167,17 @@ class Session:
     def step(self, step: int, *, branch: str) -> Iterator[None]:
         """Forwards of a bare transformer inside this context belong to a nominal step and branch.
 
-        A step that the table does not run is computed and never cached. An earlier step than the one before begins a new
-        request; an exception that leaves the context ends the request. Raises RequestError on a pipeline's session, or
-        for a branch that is neither `cond` nor `uncond`.
+        A step that the table leaves out is computed and never cached. An earlier step than the one before begins a new
+        request; an exception that leaves the context ends the request. Raises RequestError on a pipeline's session or a
+        detached one, for a step that the table does not have, and for a branch that is neither `cond` nor `uncond`.
         """
-        if not isinstance(self._clock, ToldClock):
+        self._check_attached()
+        if not isinstance(self._clock, ManualClock):
             raise RequestError(
                 "this session follows its pipeline's scheduler; attach to the transformer to tell it the steps"
             )
+        if type(step) is not int or not 0 <= step < self.table.steps:
+            raise RequestError(f"there is no step {step!r}; the table has steps 0 to {self.table.steps - 1}")
         if branch not in BRANCHES:
             raise RequestError(f"there is no branch {branch!r}; it is one of {', '.join(BRANCHES)}")
         try:
@@ -146,7 +192,12 @@ class Session:
         self._close(None)
 
     def __enter__(self) -> Session:
+        self._check_attached()
         return self
+
+    def _check_attached(self) -> None:
+        if self._forward is None:
+            raise RequestError("this session is detached, and does nothing any more; attach again")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -157,7 +208,7 @@ class Session:
         # Never traced, so that a transformer that is compiled as a whole later on is refused by name.
         self._forward = self._executor.make_forward(self._model, torch.compiler.disable(self._run))
         place(self._model, self._forward)
-        _ATTACHED.add(self._model)
+        _ATTACHED[self._model] = ref(self)
         stacks = self._executor.stacks(self._model)
         for site, module in self._executor.parts(stacks, self.table).items():
             self._parts[module] = part_forward(module, site, self._current), "forward" not in vars(module)
@@ -165,23 +216,56 @@ class Session:
         for attention in self._executor.text_attentions(stacks, self.table).values():
             self._processors[attention] = TextKVProcessor(attention.processor)
             self._patches.set(attention, "processor", self._processors[attention])
-        self._patches.set(self._model, "load_lora_adapter", self._loads.counted(self._model.load_lora_adapter))
+        load = self._loads.counted(self._model.load_lora_adapter)
+        self._patches.set(self._model, "load_lora_adapter", StandIn(self._model, "load_lora_adapter", load))
         if isinstance(self._clock, PipelineClock):
             self._patches.set(self._model, "cache_context", named_contexts(self._model, self._clock))
-            self._patches.set(self._pipe, "progress_bar", watched_loop(self._pipe, self.table, self._ended))
-            if self.table.left_out:
-                self._patches.set(self._scheduler, "set_timesteps", thinned_grid(self._scheduler, self.table))
+            self._patches.set(self._pipe, "progress_bar", tracked_loop(self._pipe, self.table, self))
+            self._patches.set(self._scheduler, "set_timesteps", guarded_grid(self._pipe, self.table, self._clock))
+
+    def began(self) -> None:
+        """The pipeline enters its denoising loop. Raises RequestError where the table cannot hold there."""
+        assert isinstance(self._clock, PipelineClock)
+        self._clock.open()
+        self._began_loop = self._count
+        try:
+            checks.check_transformer(self._model, self._pipe)
+        except RequestError as error:
+            if self.on_error == "raise":
+                self._clock.close()
+                raise
+            self._began_loop = -1
+            warn(f"the request runs without the cache: {error}")
+
+    def ended(self, error: BaseException | None) -> None:
+        """The pipeline has left its denoising loop."""
+        assert isinstance(self._clock, PipelineClock)
+        try:
+            self._ended(error)
+            if error is None and self._count == self._began_loop and not getattr(self._pipe, "_interrupt", False):
+                warn(
+                    "the pipeline has run, and no call of its transformer was recognised: nothing was cached; "
+                    "attach to the transformer and tell the steps with `session.step` where a pipeline has a loop of its own"
+                )
+        finally:
+            self._clock.close()
 
     def _close(self, error: BaseException | None) -> None:
         try:
             self._ended(error)
+            if self._forward is not None and error is None and self._unplanned and not self._count:
+                warn(
+                    f"{self._unplanned} calls of the transformer came while the table was attached, and none was the table's: "
+                    "nothing was cached; run the attached pipeline itself, or tell the steps of a bare transformer with "
+                    "`session.step`"
+                )
         finally:
             if self._forward is not None:
                 displace(self._model, self._forward, self._bare)
                 for module, (forward, bare) in self._parts.items():
                     displace(module, forward, bare)
                 self._parts.clear()
-                _ATTACHED.discard(self._model)
+                _ATTACHED.pop(self._model, None)
                 self._forward = None
             self._patches.undo()
             if self._owned is not None:
@@ -189,14 +273,14 @@ class Session:
 
     def _run(self, inputs: Inputs, body: Callable[[Call], Tensor]) -> Tensor:
         """One forward: find out which call it is, run it under the table, count it and log it."""
-        moment = self._clock.read(inputs.timestep)
-        request = self._request_of(moment, inputs)
+        position = self._clock.read(inputs.timestep)
+        request = self._request_of(position, inputs)
         if request is None:
             self._unplanned += 1
             if self._writer is not None:
-                self._writer.event(None, "unplanned_call", branch=moment.branch)
-            return self._perform(self._unplanned_call(moment, "unknown_step"), body)
-        call = self._call_of(moment, request, inputs)
+                self._writer.event(None, "unplanned_call", branch=position.branch)
+            return self._perform(self._unplanned_call(position, "unknown_step"), body)
+        call = self._call_of(position, request, inputs)
         try:
             try:
                 sample = self._perform(call, body)
@@ -207,7 +291,7 @@ class Session:
                 call = Call(call.plan, request.store, self.table.rules, request.withheld)
                 sample = self._perform(call, body)
             request.ran(call, sample)
-            self._log(request, moment, call)
+            self._log(request, position, call)
         except BaseException as error:
             self._ended(error)
             raise
@@ -229,20 +313,21 @@ class Session:
         finally:
             self._current.call = None
 
-    def _request_of(self, moment: Moment, inputs: Inputs) -> Request | None:
+    def _request_of(self, position: CallPosition, inputs: Inputs) -> Request | None:
         """The request that a forward belongs to, begun where it is the first of one; None where it belongs to none."""
         request = self._request
-        if request is not None and request.key is moment.key:
+        if request is not None and request.key is position.key:
             return request
-        if moment.key is None or moment.key is self._past or moment.step_index is None or moment.branch is None:
+        if position.key is None or position.key is self._past or position.step_index is None or position.branch is None:
             return None
         self._ended(None)
-        return self._begin(moment, inputs)
+        return self._begin(position, inputs)
 
-    def _begin(self, moment: Moment, inputs: Inputs) -> Request:
+    def _begin(self, position: CallPosition, inputs: Inputs) -> Request:
         guidance = None if self._pipe is None else checks.guidance_of(self._pipe)
         branches = branches_of(self.table, guidance)
-        request = Request(f"r{len(self._done) + 1}", moment.key, self.table, self._plans, self._depends, branches)
+        self._count += 1
+        request = Request(f"r{self._count}", position.key, self.table, self._plans, self._depends, branches)
         if self._writer is not None:
             assert self._headers is not None
             self._writer.begin(request.name, self._headers.of(inputs, branches, guidance), self.table)
@@ -259,23 +344,31 @@ class Session:
             request.planned = False
         return request
 
-    def _call_of(self, moment: Moment, request: Request, inputs: Inputs) -> Call:
+    def _call_of(self, position: CallPosition, request: Request, inputs: Inputs) -> Call:
         if not request.planned:
-            return self._unplanned_call(moment, "error")
-        plan = None if moment.step_index is None else self._plans.get((str(moment.branch), moment.step_index))
-        if plan is None or moment.branch not in request.branches or request.strays(plan, inputs):
-            return self._unplanned_call(moment, "unknown_step")
+            return self._unplanned_call(position, "error")
+        branch, index = position.branch, position.step_index
+        plan = None if index is None or branch is None else self._plans.get((branch, index))
+        if plan is None or position.branch not in request.branches:
+            return self._unplanned_call(position, "unknown_step")
+        if (problem := request.out_of_order(plan, inputs)) is not None:
+            error = RequestError(problem)
+            if self.on_error == "raise":
+                self._ended(error)
+                raise error
+            self._give_up(request, error)
+            return self._unplanned_call(position, "unknown_step")
         held = self._held
         assert held is not None
         if request.withheld is None:
             try:
-                held.check(moment.step_index)
+                held.check(position.step_index)
             except RequestError as error:
                 if self.on_error == "raise":
                     self._ended(error)
                     raise
                 self._give_up(request, error)
-        return request.call(plan, inputs, held.weights(moment.step_index))
+        return request.call(plan, inputs, held.weights(position.step_index))
 
     def _hold(self, request: Request) -> Held:
         def note(name: str, **fields: Any) -> None:
@@ -284,19 +377,20 @@ class Session:
 
         return Held(self._model, self._pipe, self._scheduler, self.table, self._processors, self._loads, note)
 
-    def _unplanned_call(self, moment: Moment, reason: str) -> Call:
-        key = moment.branch or UNKNOWN, reason
-        if key not in self._strays:
-            self._strays[key] = unplanned_call(self.table, *key, self._executor.view)
-        return Call(self._strays[key], Store(()), (), reason)
+    def _unplanned_call(self, position: CallPosition, reason: str) -> Call:
+        key = position.branch or UNKNOWN, reason
+        if key not in self._uncached_plans:
+            self._uncached_plans[key] = unplanned_call(self.table, *key, self._executor.view)
+        return Call(self._uncached_plans[key], Store(()), (), reason)
 
     def _give_up(self, request: Request, error: Exception) -> None:
         """Finish the request without the cache."""
         request.give_up(error)
+        warn(f"request {request.name} is finished without the cache: {error}")
         if self._writer is not None:
             self._writer.event(request.name, "uncached", error=request.error)
 
-    def _log(self, request: Request, moment: Moment, call: Call) -> None:
+    def _log(self, request: Request, position: CallPosition, call: Call) -> None:
         if self._writer is None:
             return
         plan, planned = call.plan, call.plan.step >= 0
@@ -307,7 +401,7 @@ class Session:
             request.name,
             step=plan.step if planned else None,
             index=plan.index if planned else None,
-            branch=moment.branch,
+            branch=position.branch,
             sigma=self.table.sigmas[plan.step] if planned else None,
             decisions=decisions,
             bytes_held=request.store.bytes,
@@ -331,5 +425,12 @@ class Session:
         summary = request.summary(outcome)
         request.close()
         self._done.append(summary)
+        self._sums = replace(summarise((summary,), 0, before=self._sums), requests=())
+        if outcome == "incomplete" and summary.error is None:
+            warn(f"request {request.name} is incomplete: {request.why_incomplete()}")
+        if summary.never_served:
+            warn(
+                f"request {request.name}: rule {', '.join(summary.never_served)} decided every time to compute, and saved nothing"
+            )
         if self._writer is not None:
             self._writer.seal(request.name, outcome=outcome, bytes_peak=summary.total.bytes_peak, error=summary.error)

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from refkv_policy.compiler import human_bytes
 from refkv_policy.compiler.table import COMPUTED, ONLINE, SERVED, UNREACHED, HookTable
 from refkv_policy.runtime.call import Call
+from refkv_policy.runtime.cells import CallPlan
 from refkv_policy.runtime.store import Store
 
 Outcome = str
@@ -62,6 +64,21 @@ class Summary:
     requests: tuple[RequestSummary, ...]
     unplanned: int
     """Calls outside any request: computed, never cached."""
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    """How many requests ended how."""
+
+    def __str__(self) -> str:
+        """Four lines for a person."""
+        ended = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items()) or "none"
+        reasons = (
+            f" ({', '.join(f'{count} {reason}' for reason, count in self.reasons.items())})" if self.reasons else ""
+        )
+        lines = [
+            f"requests: {ended}",
+            f"hits {self.hits}, misses {self.misses}, departures {self.departures}{reasons}",
+            f"peak {human_bytes(self.bytes_peak)}",
+        ]
+        return "\n".join([*lines, f"calls that were not the table's: {self.unplanned}"] if self.unplanned else lines)
 
     @property
     def hits(self) -> int:
@@ -92,11 +109,12 @@ class Summary:
 
 @dataclass
 class Counts:
-    """Counts the decisions of a request's calls as they are made."""
+    """Counts the decisions of a request's calls as they are made: the calls by plan, and what was otherwise in them."""
 
     table: HookTable
     calls: int = 0
     unserved: int = 0
+    plans: Counter[CallPlan] = field(default_factory=Counter)
     hits: Counter[tuple[str, int]] = field(default_factory=Counter)
     misses: Counter[tuple[str, int]] = field(default_factory=Counter)
     departures: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -107,10 +125,7 @@ class Counts:
         """Count one call that has run."""
         self.calls += 1
         plan = call.plan
-        for position in plan.hits:
-            self.hits[plan.branch, position] += 1
-        for position in plan.misses:
-            self.misses[plan.branch, position] += 1
+        self.plans[plan] += 1
         if call.withheld is not None and plan.index < 0:
             self.reasons[call.withheld] += len(self.table.rows)
             for position in range(len(self.table.rows)):
@@ -142,9 +157,15 @@ class Counts:
         """The counts so far, with the peaks of the store."""
         sites: dict[str, dict[str, Tally]] = {}
         branches: dict[str, Tally] = {}
-        for branch, position in sorted({*self.hits, *self.misses, *self.departures}):
+        hits, misses = Counter(self.hits), Counter(self.misses)
+        for plan, count in self.plans.items():
+            for position in plan.hits:
+                hits[plan.branch, position] += count
+            for position in plan.misses:
+                misses[plan.branch, position] += count
+        for branch, position in sorted({*hits, *misses, *self.departures}):
             key = branch, position
-            tally = Tally(self.hits[key], self.misses[key], self.departures[key], store.by_site[key].peak)
+            tally = Tally(hits[key], misses[key], self.departures[key], store.by_site[key].peak)
             sites.setdefault(self.table.rows[position].site, {})[branch] = tally
             branches[branch] = branches.get(branch, Tally()).joined(tally)
         total = join(branches.values())
@@ -162,21 +183,24 @@ class Counts:
         )
 
 
-def summarise(requests: Iterable[RequestSummary], unplanned: int) -> Summary:
-    """The sums over requests."""
+def summarise(requests: Iterable[RequestSummary], unplanned: int, before: Summary | None = None) -> Summary:
+    """The sums over requests, and over those of an earlier summary."""
     requests = tuple(requests)
-    sites: dict[str, dict[str, Tally]] = {}
-    branches: dict[str, Tally] = {}
-    reasons: Counter[str] = Counter()
+    sites: dict[str, dict[str, Tally]] = {site: dict(by) for site, by in before.sites.items()} if before else {}
+    branches: dict[str, Tally] = dict(before.branches) if before else {}
+    reasons: Counter[str] = Counter(before.reasons if before else {})
+    outcomes: Counter[str] = Counter(before.outcomes if before else {})
     for request in requests:
         reasons.update(request.reasons)
+        outcomes[request.outcome] += 1
         for branch, tally in request.branches.items():
             branches[branch] = branches.get(branch, Tally()).joined(tally)
         for site, by_branch in request.sites.items():
             for branch, tally in by_branch.items():
                 mine = sites.setdefault(site, {})
                 mine[branch] = mine.get(branch, Tally()).joined(tally)
-    return Summary(join(r.total for r in requests), branches, sites, dict(reasons), requests, unplanned)
+    total = join((*((before.total,) if before else ()), *(r.total for r in requests)))
+    return Summary(total, branches, sites, dict(reasons), requests, unplanned, dict(outcomes))
 
 
 def join(tallies: Iterable[Tally]) -> Tally:

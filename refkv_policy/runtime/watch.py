@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter, is_
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -26,8 +28,9 @@ class Watch:
     PyTorch counts writes to a tensor, but not those through `.data` or memory that NumPy shares, and none to a tensor
     made under `torch.inference_mode`. So on the CPU the bits are compared with a copy: one pass over what the forward
     multiplies by a matrix. On an accelerator the count is believed, which waits for nothing; only a tensor without one
-    is compared with a copy there, and that waits for the device (copied: to choose otherwise). To take it for changed
-    instead would be exact too, but would compute everything anew at each step; under `torch.no_grad` nothing is waited for.
+    is compared with a copy there, and that waits for the device. To take it for changed instead would be exact too, but
+    would compute everything anew at each step; under `torch.no_grad` nothing is waited for.
+    copied: whether to compare with a copy, where the caller knows better.
     """
 
     __slots__ = ("_copied", "_last", "_version")
@@ -87,7 +90,7 @@ class Weights:
         self._samples = _samples(self._resting)
         self._versions = self.versions()
         self._places = list(map(Tensor.data_ptr, self._resting))
-        self._values = [torch.cat(views) for views in self._samples]
+        self._values = self._sampled()
 
     @property
     def absent(self) -> bool:
@@ -110,7 +113,7 @@ class Weights:
             self.written()
             or not all(map(is_, map(dict.get, self._owners, self._names), self._owned))
             or list(map(Tensor.data_ptr, self._resting)) != self._places
-            or not all(map(torch.equal, map(torch.cat, self._samples), self._values))
+            or self._sampled() != self._values
         )
 
     def versions(self) -> list[int]:
@@ -119,9 +122,11 @@ class Weights:
 
     def fingerprint(self) -> tuple[Any, ...]:
         """All of it as a value to compare with another model's, or another time's; holds on to no weights."""
-        values = [value.numpy().tobytes() for value in self._values]
         forms = map(_FORM, (*self._resting, *self._moved))
-        return tuple(self._versions), tuple(self._places), *forms, *values, lora.state_of(self.layers)
+        return tuple(self._versions), tuple(self._places), *forms, *self._values, lora.state_of(self.layers)
+
+    def _sampled(self) -> list[bytes]:
+        return [np.concatenate(views).tobytes() for views in self._samples]
 
     def _visit(self, module: nn.Module, moved: bool) -> None:
         moved = moved or _is_moved(module)
@@ -143,17 +148,20 @@ class Weights:
 
 def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
     """The tensors that hold a tensor's memory: itself, or those inside a wrapper (torchao's quantized ones are such)."""
-    wrapper: Any = tensor
-    if is_traceable_wrapper_subclass(wrapper):
-        for name in wrapper.__tensor_flatten__()[0]:
-            yield from plain_tensors(getattr(wrapper, name))
+    whole: Any = tensor
+    if is_traceable_wrapper_subclass(whole):
+        for name in whole.__tensor_flatten__()[0]:
+            yield from plain_tensors(getattr(whole, name))
     else:
         yield tensor
 
 
-def _samples(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Views of up to 16 elements of each tensor on the CPU, as integers, in one list an element size."""
-    views: dict[int, list[Tensor]] = {}
+def _samples(tensors: Iterable[Tensor]) -> list[list[npt.NDArray[Any]]]:
+    """Views of up to 16 elements of each tensor on the CPU, as integers, in one list an element size.
+
+    NumPy's, which joins many small strided views some nine times as fast as torch's.
+    """
+    views: dict[int, list[npt.NDArray[Any]]] = {}
     for tensor in tensors:
         count, size = tensor.numel(), tensor.element_size()
         if tensor.device.type != "cpu" or not count or size not in _BITS:
@@ -163,7 +171,7 @@ def _samples(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
             continue  # an expanded tensor, with less memory than elements
         stride = max(1, (count - 1) // (_SAMPLES - 1))
         form = (min(_SAMPLES, count),), (stride,)
-        views.setdefault(size, []).append(torch.empty(0, dtype=_BITS[size]).set_(storage, start, *form))
+        views.setdefault(size, []).append(torch.empty(0, dtype=_BITS[size]).set_(storage, start, *form).numpy())
     return list(views.values())
 
 

@@ -127,7 +127,7 @@ def test_show_of_a_step_tells_every_decision(call, log):
     """--step prints age and reason of each site at that step."""
     status, out, _ = call("show", log, "--step", "1", "--branch", "cond", "--request", "r2")
     assert status == 0
-    assert out.startswith('"r2" step 1, branch cond: sigma 0.97, 100 bytes held\n')
+    assert out.startswith('"r2" step 1, branch cond: sigma 0.97, 200 bytes held\n')
     assert "  hint[2]  C  planned R  reason no_state\n" in out
     assert "  main[0-3].text_kv  R  age 1\n" in out
     status, out, err = call("show", log, "--step", "3", "--request", "r1")

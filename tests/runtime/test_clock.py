@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from refkv_policy.runtime import attach
-from refkv_policy.runtime.clock import PipelineClock, ToldClock
+from refkv_policy import RefkvWarning
+from refkv_policy.runtime import RequestError, attach
+from refkv_policy.runtime.clock import ManualClock, PipelineClock
 from tests import tiny
 
 CACHES = '  - {name: hints, tier: P1, method: hint_reuse, at: "hint[all]", refresh: {interval: 3}}\n'
@@ -20,30 +21,38 @@ def pipe() -> Any:
     pipe = tiny.pipeline()
     pipe.scheduler.set_timesteps(6)
     pipe.scheduler._step_index = 2
+    pipe._current_timestep = pipe.scheduler.timesteps[2]
     return pipe
+
+
+def opened(pipe: Any) -> PipelineClock:
+    """A clock of a pipeline that is in its loop."""
+    clock = PipelineClock(pipe)
+    clock.open()
+    return clock
 
 
 def test_step_is_the_schedulers_index_where_the_timestep_is_its_own(pipe: Any) -> None:
     """A view of `scheduler.timesteps` at the step index, expanded or not, names the step."""
-    clock, timesteps = PipelineClock(pipe), pipe.scheduler.timesteps
+    clock, timesteps = opened(pipe), pipe.scheduler.timesteps
     clock.branch = "cond"
     for timestep in (timesteps[2], timesteps[2].expand(3), timesteps[2:3]):
-        moment = clock.read(timestep)
-        assert moment.key is timesteps
-        assert (moment.step_index, moment.branch) == (2, "cond")
+        position = clock.read(timestep)
+        assert position.key is timesteps
+        assert (position.step_index, position.branch) == (2, "cond")
 
 
 def test_view_at_another_offset_is_not_believed(pipe: Any) -> None:
     """Where the timestep belongs to another step than the scheduler says, the step is unknown, even if the values agree."""
     timesteps = pipe.scheduler.timesteps
     timesteps[3] = timesteps[2]
-    assert PipelineClock(pipe).read(timesteps[3].expand(1)).step_index is None
-    assert PipelineClock(pipe).read(timesteps[1]).step_index is None
+    assert opened(pipe).read(timesteps[3].expand(1)).step_index is None
+    assert opened(pipe).read(timesteps[1]).step_index is None
 
 
 def test_timestep_of_its_own_memory_is_compared_by_value(pipe: Any) -> None:
     """A copy of the right value is believed, in any dtype; another value, or a batch of unlike ones, is not."""
-    clock, timesteps = PipelineClock(pipe), pipe.scheduler.timesteps
+    clock, timesteps = opened(pipe), pipe.scheduler.timesteps
     assert clock.read(timesteps[2].clone()).step_index == 2
     assert clock.read(timesteps[2].float().expand(2)).step_index == 2
     assert clock.read(timesteps[3].clone()).step_index is None
@@ -54,30 +63,34 @@ def test_before_the_first_step_it_is_the_begin_index_or_zero(pipe: Any) -> None:
     """`step_index` is None until the scheduler has stepped."""
     pipe.scheduler._step_index = None
     timesteps = pipe.scheduler.timesteps
-    assert PipelineClock(pipe).read(timesteps[0]).step_index == 0
+    pipe._current_timestep = timesteps[0]
+    assert opened(pipe).read(timesteps[0]).step_index == 0
     pipe.scheduler.set_begin_index(4)
-    assert PipelineClock(pipe).read(timesteps[4]).step_index == 4
-    assert PipelineClock(pipe).read(timesteps[0]).step_index is None
+    pipe._current_timestep = timesteps[4]
+    assert opened(pipe).read(timesteps[4]).step_index == 4
+    assert opened(pipe).read(timesteps[0]).step_index is None
 
 
 def test_after_the_last_step_it_is_unknown(pipe: Any) -> None:
     """Past the end there is no step."""
     pipe.scheduler._step_index = 6
-    assert PipelineClock(pipe).read(pipe.scheduler.timesteps[5]).step_index is None
+    assert opened(pipe).read(pipe.scheduler.timesteps[5]).step_index is None
 
 
 def test_request_is_the_identity_of_the_timesteps(pipe: Any) -> None:
     """`set_timesteps` begins another request, although the values are the same."""
-    clock = PipelineClock(pipe)
+    clock = opened(pipe)
     first = clock.read(pipe.scheduler.timesteps[2]).key
+    assert first is not None
     assert clock.read(pipe.scheduler.timesteps[2]).key is first
     pipe.scheduler.set_timesteps(6)
+    pipe._current_timestep = pipe.scheduler.timesteps[0]
     assert clock.read(pipe.scheduler.timesteps[0]).key is not first
 
 
 def test_told_clock_begins_a_request_when_time_runs_backwards() -> None:
     """An earlier step, or the first step and branch once more, is another request; the other branch is not."""
-    clock = ToldClock((0, 2, 5))
+    clock = ManualClock((0, 2, 5))
 
     def key(step: int, branch: str) -> object | None:
         with clock.at(step, branch):
@@ -116,36 +129,56 @@ def test_branch_is_never_inferred(context: str | None) -> None:
     assert session.requests == ()
 
 
-def test_second_call_at_a_step_is_computed_and_not_cached() -> None:
-    """A sampler that evaluates twice a step gets no stale value and leaves the state as it was."""
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_second_call_of_a_branch_at_a_step_is_refused(batch: int) -> None:
+    """Overlapping windows, clips in turn, or a sampler that evaluates twice a step: told in a sentence, nothing served."""
     model = tiny.transformer()
     with attach(model, tiny.compiled(model, CACHES)) as session, torch.no_grad():
-        for step in range(6):
-            for second in range(2 if step > 0 else 1):
-                inputs = {**tiny.inputs(), "hidden_states": tiny.noise(1, 16, 2, 4, 4, seed=10 * step + second)}
-                with session.step(step, branch="cond"):
-                    ours = model(**inputs)[0]
-                if second:
-                    assert torch.equal(ours, type(model).forward(model, **inputs)[0])
-            if step == 1:
-                held = session.bytes_held
-        assert held > 0
-    assert set(session.summary.reasons) == {"unknown_step"}
-    assert session.summary.branches["cond"].hits == 4 * 2
-
-
-def test_steps_the_table_leaves_out_and_other_shapes_are_computed() -> None:
-    """A step outside the table, and a call of another size in mid-run, are computed and keep nothing."""
-    model = tiny.transformer()
-    with attach(model, tiny.compiled(model, CACHES)) as session, torch.no_grad():
-        for step, side in ((0, 4), (1, 8), (6, 4), (2, 4)):
-            inputs = tiny.inputs(side=side)
+        for step in range(3):
             with session.step(step, branch="cond"):
-                ours = model(**inputs)[0]
-            if (step, side) in ((1, 8), (6, 4)):
-                assert torch.equal(ours, type(model).forward(model, **inputs)[0])
-    assert set(session.summary.reasons) == {"unknown_step"}
-    assert session.requests[0].calls == 4
+                model(**tiny.inputs(batch=batch))
+        with (
+            pytest.raises(RequestError, match="a second call of the cond branch came at step 2"),
+            session.step(2, branch="cond"),
+        ):
+            model(**tiny.inputs(seed=9, batch=batch))
+    assert session.requests[0].outcome == "failed"
+
+
+def test_a_second_call_is_computed_where_that_is_allowed() -> None:
+    """With `uncached`, it and all after it are the model's own, and a warning says why."""
+    model = tiny.transformer()
+    with attach(model, tiny.compiled(model, CACHES), on_error="uncached") as session, torch.no_grad():
+        for step in range(3):
+            with session.step(step, branch="cond"):
+                model(**tiny.inputs())
+        inputs = tiny.inputs(seed=9)
+        with pytest.warns(RefkvWarning, match="second call of the cond branch"), session.step(2, branch="cond"):
+            ours = model(**inputs)[0]
+        assert torch.equal(ours, type(model).forward(model, **inputs)[0])
+        with session.step(3, branch="cond"):
+            assert torch.equal(model(**inputs)[0], ours)
+        assert session.bytes_held == 0
+
+
+def test_another_size_in_mid_run_is_refused() -> None:
+    """What is kept is of the size that the request began with."""
+    model = tiny.transformer()
+    with attach(model, tiny.compiled(model, CACHES)) as session, torch.no_grad():
+        with session.step(0, branch="cond"):
+            model(**tiny.inputs(side=4))
+        with pytest.raises(RequestError, match="the request began with"), session.step(1, branch="cond"):
+            model(**tiny.inputs(side=8))
+
+
+@pytest.mark.parametrize("step", [-1, 6, 99, "3", 2.0, None, True])
+def test_a_step_that_the_table_does_not_have_is_refused(step: Any) -> None:
+    """Steps are whole numbers within the table's; nothing is counted for another."""
+    model = tiny.transformer()
+    session = attach(model, tiny.compiled(model, CACHES))
+    with pytest.raises(RequestError, match="the table has steps 0 to 5"), session.step(step, branch="cond"):
+        pass
+    assert session.summary.unplanned == 0
 
 
 def test_thinned_grid_is_the_tables_own() -> None:
@@ -177,12 +210,18 @@ def test_thinned_grid_is_the_tables_own() -> None:
 def test_thinned_grid_for_other_shifts(shift: float, steps: int) -> None:
     """Sigmas given unshifted come back as the table's, for any shift and step count."""
     from refkv_policy.runtime.checks import check_grid
-    from refkv_policy.runtime.pipeline import thinned_grid
+    from refkv_policy.runtime.pipeline import guarded_grid
+
+    def as_pipeline(self: Any, count: int) -> None:
+        self.scheduler.set_timesteps(count, device="cpu")
 
     caches = "  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sigma, count: 3}}\n"
-    table = tiny.compiled(tiny.transformer(), caches, steps=steps, shift=shift)
-    scheduler = tiny.scheduler(shift)
-    thinned_grid(scheduler, table)(steps, device="cpu")
-    check_grid(scheduler, table)
-    thinned_grid(scheduler, table)(steps + 1)
-    assert len(scheduler.timesteps) == steps + 1
+    pipe = tiny.pipeline(flow_shift=shift)
+    table = tiny.compiled(pipe.transformer, caches, steps=steps, shift=shift)
+    pipe.scheduler.set_timesteps = guarded_grid(pipe, table, PipelineClock(pipe))
+    as_pipeline(pipe, steps)
+    check_grid(pipe.scheduler, table)
+    as_pipeline(pipe, steps + 1)
+    assert len(pipe.scheduler.timesteps) == steps + 1
+    pipe.scheduler.set_timesteps(steps)  # not the pipeline's own asking
+    assert len(pipe.scheduler.timesteps) == steps
