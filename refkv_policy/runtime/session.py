@@ -301,7 +301,10 @@ class Session:
 
     def _perform(self, call: Call, body: Callable[[Call], Tensor]) -> Tensor:
         """Run the body of a forward under a call, or serve the whole of it (`cfg`)."""
-        cell, self._current.call = call.plan.cfg, call
+        plan = call.plan
+        if plan.bare:
+            return body(call)
+        cell, self._current.call = plan.cfg, call
         try:
             sample = None if cell is None else call.serve_call(cell)
             if sample is None:
