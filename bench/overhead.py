@@ -97,7 +97,9 @@ def computing_table(model: WanVACETransformer3DModel) -> HookTable:
 def pipeline(model: WanVACETransformer3DModel) -> WanVACEPipeline:
     """A pipeline that holds the transformer and a scheduler, and nothing that the loop does not need."""
     scheduler = UniPCMultistepScheduler(use_flow_sigmas=True, prediction_type="flow_prediction", flow_shift=SHIFT)
-    return WanVACEPipeline(tokenizer=None, text_encoder=None, vae=None, scheduler=scheduler, transformer=model)
+    pipe = WanVACEPipeline(tokenizer=None, text_encoder=None, vae=None, scheduler=scheduler, transformer=model)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
 
 
 def calls(pipe: WanVACEPipeline, inputs: dict[str, Tensor]) -> Iterator[float]:
@@ -105,13 +107,14 @@ def calls(pipe: WanVACEPipeline, inputs: dict[str, Tensor]) -> Iterator[float]:
     scheduler, model = pipe.scheduler, pipe.transformer
     while True:
         scheduler.set_timesteps(STEPS)
-        for index, t in enumerate(scheduler.timesteps):
-            scheduler._step_index = index
-            for branch in BRANCHES:
-                start = time.thread_time()
-                with model.cache_context(branch):
-                    model(timestep=t.expand(1), return_dict=False, **inputs)
-                yield time.thread_time() - start
+        with pipe.progress_bar(total=STEPS):
+            for index, t in enumerate(scheduler.timesteps):
+                scheduler._step_index, pipe._current_timestep = index, t
+                for branch in BRANCHES:
+                    start = time.thread_time()
+                    with model.cache_context(branch):
+                        model(timestep=t.expand(1), return_dict=False, **inputs)
+                    yield time.thread_time() - start
 
 
 def median_interval(values: list[float]) -> tuple[float, float, float]:

@@ -1,10 +1,8 @@
 """refkv: a declarative policy engine for diffusion-model caches.
 
-    plan = refkv.load_plan("plans/wan21_p1_k4.yaml")
-    table = refkv.compile_plan(plan, profile="wan2.1-vace-mini", steps=30)
-    with refkv.attach(pipe, table, audit="run.jsonl") as session:
+    with refkv.attach(pipe, "wan21_p1_k4", steps=30, audit="run.jsonl") as session:
         frames = pipe(...).frames
-    session.summary
+    print(session.summary)
 
 Importing this package imports no torch; `attach` does, when first used.
 """
@@ -13,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from refkv_policy.notice import RefkvWarning
 from refkv_policy.plan.diagnostic import Diagnostic, PlanError, RefkvError
 
 if TYPE_CHECKING:
@@ -21,8 +20,11 @@ if TYPE_CHECKING:
     from refkv_policy.plan import Plan as Plan
     from refkv_policy.plan import load_plan as load_plan
     from refkv_policy.profiles import Profile as Profile
+    from refkv_policy.runtime import AttachError as AttachError
+    from refkv_policy.runtime import RequestError as RequestError
     from refkv_policy.runtime import Session as Session
     from refkv_policy.runtime import attach as attach
+    from refkv_policy.runtime import detach as detach
 
 __version__ = "0.1.0"
 
@@ -32,11 +34,14 @@ _HOMES = {
     "Plan": "plan",
     "load_plan": "plan",
     "Profile": "profiles",
+    "AttachError": "runtime",
+    "RequestError": "runtime",
     "Session": "runtime",
     "attach": "runtime",
+    "detach": "runtime",
 }
 
-__all__ = ["Diagnostic", "PlanError", "RefkvError", "__version__", *_HOMES]
+__all__ = ["Diagnostic", "PlanError", "RefkvError", "RefkvWarning", "__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -44,4 +49,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith(__name__):
+            raise
+        raise RefkvError(f"{name} needs {error.name}: pip install 'refkv-policy[run]'") from error

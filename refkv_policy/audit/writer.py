@@ -16,6 +16,7 @@ from refkv_policy.audit.header import now, request_record
 from refkv_policy.audit.record import GENESIS, OUTCOMES, AuditError, chained, checked, quoted
 from refkv_policy.audit.totals import Totals
 from refkv_policy.compiler.table import HookTable
+from refkv_policy.notice import tell
 
 
 def outcome_of(error: BaseException) -> str:
@@ -210,7 +211,8 @@ class AuditWriter(NullWriter):
     Never overwrites or appends to a file that exists: raises AuditError (`free_path` finds another name). Each line is
     one unbuffered write; one that fails part-way is taken back, so that the log stays whole and the writer usable. An
     interrupt between a write and its bookkeeping is made good at the next call. Lines are handed to the operating
-    system, not forced to disk: they outlive a killed process, not a power cut.
+    system, not forced to disk: they outlive a killed process, not a power cut. The log is that of the process that made
+    it: in one forked from it the writer counts and writes nothing, and warns of the first line that it leaves out.
     """
 
     head: str
@@ -227,6 +229,7 @@ class AuditWriter(NullWriter):
         self.head = GENESIS
         self._size = 0
         self._pending: _Pending | None = None
+        self._pid, self._left_out = os.getpid(), False
 
     def _shut(self) -> None:
         super()._shut()
@@ -234,7 +237,7 @@ class AuditWriter(NullWriter):
 
     def _settle(self) -> None:
         pending = self._pending
-        if pending is None or self._file.closed:
+        if pending is None or self._file.closed or self._pid != os.getpid():
             return
         if os.fstat(self._file.fileno()).st_size >= pending.end:
             self.head, self._size = pending.head, pending.end
@@ -247,6 +250,12 @@ class AuditWriter(NullWriter):
     def _append(self, record: Mapping[str, Any], after: Callable[[], None]) -> None:
         if self._closed:
             raise AuditError(f"the audit log {self.path} is closed")
+        if self._pid != os.getpid():
+            if not self._left_out and record["kind"] not in ("seal", "close"):
+                self._left_out = True
+                tell(f"the audit log {self.path} is that of another process: what this forked one does is not logged")
+            after()
+            return
         self._settle()
         line, head = chained(record, self.head)
         self._pending = _Pending(self._size + len(line), head, after)

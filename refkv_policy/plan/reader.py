@@ -16,12 +16,18 @@ from refkv_policy.plan.model import Path, Plan
 from refkv_policy.plan.schema import plan_schema, schema_faults
 from refkv_policy.plan.wording import described, did_you_mean
 from refkv_policy.plan.yaml_subset import compose, read_text
+from refkv_policy.resources import shipped_plan
 
 VERSION, KIND = 1, "plan"
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """The plan of a file. Raises PlanError, which carries every diagnostic, when it is not a sound one."""
+    """The plan of a file, or the shipped plan of that name where there is no such file.
+
+    Raises PlanError, which carries every diagnostic, when it is not a sound one.
+    """
+    if not os.path.lexists(path) and (shipped := shipped_plan(os.fsdecode(path))) is not None:
+        path = shipped
     plan, diagnostics = read_plan(path)
     if plan is None:
         raise PlanError(diagnostics)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -84,6 +85,7 @@ def watching(pipe: WanVACEPipeline, take: Take, *, main: bool = False) -> Iterat
     Step and branch come from the pipeline's scheduler and `cache_context`, as a session reads them.
     """
     model, clock, patches = pipe.transformer, PipelineClock(pipe), Patches()
+    clock.thread = get_ident()
     moment: list[tuple[str, int] | None] = [None]
     start: list[Tensor | None] = [None]
 

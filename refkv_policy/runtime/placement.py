@@ -7,6 +7,7 @@ pipeline does at the end of every call, carry it along.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any
@@ -19,18 +20,44 @@ _ABSENT = object()
 
 
 class Patches:
-    """Attributes set on instances for the length of a session, each with what was there before."""
+    """What is set on instances for the length of a session, each with what was there before.
+
+    A copy (or a pickle) of such an instance is made of what was there before: plain, and attached to nothing.
+    """
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any, Any]] = []
+        self._placed: list[tuple[nn.Module, Callable[..., Any], bool]] = []
+        self._classes: list[tuple[Any, type, type]] = []
+        self._plain: dict[int, Any] = {}
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of one instance."""
-        self._undo.append((owner, name, vars(owner).get(name, _ABSENT), value))
-        setattr(owner, name, value)
+        self._copies_plainly(owner)
+        self._set(owner, name, value)
+
+    def place(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        """Put `forward` in the place of the module's own, below every hook. Raises AttachError as `find_place` does."""
+        holder, name = find_place(module)
+        self._copies_plainly(module)
+        self._copies_plainly(holder)
+        self._placed.append((module, forward, "forward" not in vars(module)))
+        setattr(holder, name, forward)
+
+    def become(self, owner: Any, mine: type) -> None:
+        """Give one instance a class of its own, derived from its present one."""
+        self._copies_plainly(owner)
+        self._classes.append((owner, type(owner), mine))
+        owner.__class__ = mine
 
     def undo(self) -> None:
-        """Put back what was there, newest first. An attribute that someone set since is theirs and stays."""
+        """Put back what was there, newest first. What someone set since is theirs and stays."""
+        while self._placed:
+            displace(*self._placed.pop())
+        while self._classes:
+            owner, before, mine = self._classes.pop()
+            if type(owner) is mine:
+                owner.__class__ = before
         while self._undo:
             owner, name, before, mine = self._undo.pop()
             if vars(owner).get(name) is not mine:
@@ -39,11 +66,34 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+        self._plain.clear()
 
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        self._undo.append((owner, name, vars(owner).get(name, _ABSENT), value))
+        setattr(owner, name, value)
 
-def place(model: nn.Module, forward: Callable[..., Any]) -> None:
-    """Put `forward` in the place of the model's own, below every hook. Raises AttachError as `find_place` does."""
-    setattr(*find_place(model), forward)
+    def _copies_plainly(self, owner: Any) -> None:
+        if id(owner) in self._plain:
+            return
+        self._plain[id(owner)] = owner
+        cls = type(owner)
+
+        def reduce(protocol: Any) -> tuple[Any, ...]:
+            return copyreg.__newobj__, (cls,), self._as_it_was(owner)  # type: ignore[attr-defined]
+
+        # `copy` and `pickle` both ask the instance for it.
+        self._set(owner, "__reduce_ex__", reduce)
+
+    def _as_it_was(self, owner: Any) -> dict[str, Any]:
+        """The instance's attributes without those that are set here."""
+        state = dict(vars(owner))
+        for other, name, before, mine in reversed(self._undo):
+            if other is owner and state.get(name) is mine:
+                state[name] = before
+        for module, forward, bare in self._placed:
+            for name in [name for name, value in state.items() if value is forward]:
+                state[name] = _ABSENT if bare and name == "forward" else _own(module)
+        return {name: value for name, value in state.items() if value is not _ABSENT}
 
 
 def find_place(model: nn.Module) -> tuple[Any, str]:

@@ -11,6 +11,7 @@ from refkv_policy.compiler.table import BRANCHES, ONLINE, HookTable
 from refkv_policy.profiles.sites import CFG
 from refkv_policy.runtime.call import Call, Inputs
 from refkv_policy.runtime.cells import CallPlan
+from refkv_policy.runtime.errors import RequestError
 from refkv_policy.runtime.gate import Gate
 from refkv_policy.runtime.store import Store
 from refkv_policy.runtime.summary import Counts, RequestSummary
@@ -43,6 +44,7 @@ class Request:
         self.error: str | None = None
         self._depends = depends
         self._expected = {plan for (branch, _), plan in plans.items() if branch in branches}
+        self._expected_at_first = {plan for plan in self._expected if plan.index == 0}
         self._last = {plan for plan in self._expected if plan.index == len(table.evaluated) - 1}
         self._counts = Counts(table)
         self._seen: set[CallPlan] = set()
@@ -52,13 +54,35 @@ class Request:
         self._base: tuple[int, Tensor] | None = None
         self._wants_base = CFG in table.by_at
 
-    def strays(self, plan: CallPlan, inputs: Inputs) -> bool:
-        """Whether a call stands where one has already run, or is of another shape, dtype or device than the first."""
-        latents = inputs.latents
-        form = latents.shape, latents.dtype, latents.device
+    def check_place(self, plan: CallPlan, latents: Tensor, moved: bool, guided: bool) -> bool:
+        """Whether a call can be the one that stands at a plan's place: its latents are of the first call's form.
+
+        moved: whether its timestep came in memory of its own. guided: whether the pipeline calls both branches at a step.
+        Raises RequestError where several calls share a place, or several places one call: their state would be mixed.
+        """
+        if plan in self._seen:
+            raise RequestError(
+                f"the branch {plan.branch} was called twice at step {plan.step} of one request; windows over the latents, and "
+                "samplers that evaluate a step twice, are not supported: run them without refkv (for a second request "
+                "over a bare transformer: `session.step(…, new_request=True)`)"
+            )
+        form = latents.shape, latents.dtype, latents.device, moved
         if self._form is None:
             self._form = form
-        return plan in self._seen or form != self._form
+            return True
+        if plan.index == 1 and guided and not self._expected_at_first <= self._seen:
+            raise RequestError(
+                "the first step was over without a call of its own for each guidance branch; cond and uncond in one "
+                "batch are not supported: call the transformer once for each, in a `cache_context` named after it"
+            )
+        if form == self._form:
+            return True
+        if latents.shape[0] == 2 * self._form[0][0]:
+            raise RequestError(
+                f"the latents are a batch of {latents.shape[0]}, and were {self._form[0][0]} at the request's first call; "
+                "cond and uncond, or several windows, in one batch are not supported: call the transformer once for each"
+            )
+        return False
 
     def call(self, plan: CallPlan, inputs: Inputs, adapters: tuple[Any, ...]) -> Call:
         """The call of a planned step. State that depends on a prompt, control or adapter that changed is dropped."""
@@ -97,6 +121,17 @@ class Request:
     def complete(self) -> bool:
         """Whether every call that was expected has run, and every cell that the table serves in them was served."""
         return self._counts.unserved == 0 and self._expected <= self._seen
+
+    def shortfall(self) -> str:
+        """What an incomplete request lacks, in words."""
+        if self.error is not None:
+            return self.error
+        missing = self._expected - self._seen
+        if not missing:
+            return f"{self._counts.unserved} cells that the table serves were computed"
+        never = [b for b in self.branches if all(plan in missing for plan in self._expected if plan.branch == b)]
+        which = f" (the branch {' and '.join(never)} never ran)" if never else ""
+        return f"{len(missing)} of {len(self._expected)} calls of the table did not come{which}"
 
     def close(self) -> None:
         """Let go of everything that is held."""

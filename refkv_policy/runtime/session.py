@@ -4,114 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from os import PathLike
 from types import TracebackType
 from typing import Any, Literal
-from weakref import WeakSet
 
 from torch import Tensor
 
-from refkv_policy.audit import AuditWriter, fold, outcome_of
+from refkv_policy.audit import AuditWriter, outcome_of
 from refkv_policy.audit.totals import UNKNOWN
 from refkv_policy.compiler import branches_of
 from refkv_policy.compiler.table import BRANCHES, HookTable
+from refkv_policy.notice import LOGGER, tell
 from refkv_policy.runtime import checks
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Call, Inputs
 from refkv_policy.runtime.cells import CallPlan, plan_calls, unplanned_call
-from refkv_policy.runtime.clock import Moment, PipelineClock, ToldClock
+from refkv_policy.runtime.clock import Clock, Moment, PipelineClock, ToldClock
 from refkv_policy.runtime.errors import AttachError, RequestError
 from refkv_policy.runtime.families import executor_of
-from refkv_policy.runtime.header import request_header, static_header
+from refkv_policy.runtime.log import Log
 from refkv_policy.runtime.lora import Adapters
-from refkv_policy.runtime.pipeline import named_contexts, thinned_grid, watched_loop
-from refkv_policy.runtime.placement import Patches, displace, find_place, place
+from refkv_policy.runtime.pipeline import bracketed, guarded_grid, named_contexts, watched_loop
+from refkv_policy.runtime.placement import Patches
 from refkv_policy.runtime.request import Request
 from refkv_policy.runtime.stack import Current, part_forward
 from refkv_policy.runtime.store import Store
-from refkv_policy.runtime.summary import RequestSummary, Summary, summarise
+from refkv_policy.runtime.summary import Ledger, RequestSummary, Summary, Tally
 
 OnError = Literal["raise", "uncached"]
 
-_ATTACHED: WeakSet[Any] = WeakSet()
-"""Transformers that a session is attached to."""
-
-
-def attach(
-    target: Any,
-    table: HookTable,
-    *,
-    audit: str | PathLike[str] | AuditWriter | None = None,
-    on_error: OnError = "raise",
-    header: Mapping[str, Any] | None = None,
-) -> Session:
-    """Apply a table to a `WanVACEPipeline`, or to a bare `WanVACETransformer3DModel`, until the session is detached.
-
-    Best used as a context manager. Many requests may follow one another; each has its own store and clock.
-    audit: where to write the log (a path that does not exist yet), or a writer that stays the caller's to close.
-    on_error: `raise`, or `uncached`: a request that differs from the table, or whose caching fails, is finished without
-    the cache, and the log says why. header: further fields of each request's log header, such as `seed` or `digests`.
-    Raises AttachError, with nothing changed, for a target that the table cannot be applied to; AuditError for the log.
-    """
-    model, pipe = checks.transformer_of(target)
-    if model in _ATTACHED:
-        raise AttachError("a table is attached to this model already; detach that session first")
-    if on_error not in ("raise", "uncached"):
-        raise AttachError(f"on_error is {on_error!r}; it is 'raise' or 'uncached'")
-    checks.check_model(model, table)
-    find_place(model)
-    if pipe is not None:
-        checks.check_scheduler(pipe.scheduler, table)
-    owned = None if audit is None or isinstance(audit, AuditWriter) else AuditWriter(audit)
-    session = Session(model, pipe, table, audit if owned is None else owned, on_error, header or {})
-    session._owned = owned
-    try:
-        session._install()
-    except BaseException:
-        session.detach()
-        raise
-    return session
-
 
 class Session:
-    """See `attach`. Not for several threads at once; sessions on different models do not touch each other."""
+    """See `attach`. Serves one generation at a time; sessions on different models do not touch each other."""
 
     def __init__(
         self, model: Any, pipe: Any, table: HookTable, writer: Any, on_error: OnError, header: Mapping[str, Any]
     ) -> None:
         self.table, self.on_error = table, on_error
-        self._model, self._pipe, self._writer = model, pipe, writer
+        self._model, self._pipe = model, pipe
+        self._log = Log(writer, model, table, header)
         self._owned: AuditWriter | None = None
         self._scheduler = None if pipe is None else pipe.scheduler
-        self._clock: PipelineClock | ToldClock = ToldClock(table.evaluated) if pipe is None else PipelineClock(pipe)
+        self._clock: Clock = ToldClock(table.steps, table.evaluated) if pipe is None else PipelineClock(pipe)
         self._executor = executor_of(model)
         self._current = Current()
         self._plans = plan_calls(table, self._executor.view)
         self._strays: dict[tuple[str, str], CallPlan] = {}
         self._depends = self._executor.depends_on(table)
         self._adapters = Adapters(model)
-        self._header = header
-        self._static: Mapping[str, Any] | None = None
         self._processors: dict[Any, TextKVProcessor] = {}
-        self._parts: dict[Any, tuple[Callable[..., Any], bool]] = {}
         self._patches = Patches()
-        self._forward: Callable[..., Any] | None = None
-        self._bare = "forward" not in vars(model)
         self._request: Request | None = None
         self._past: object | None = None
-        self._done: list[RequestSummary] = []
-        self._unplanned = 0
+        self._ledger = Ledger()
+        self._running = False
+        self.closed = False
 
     @property
     def summary(self) -> Summary:
         """Hits, misses, departures and peak bytes so far: in all, by site and branch, by request."""
-        running = () if self._request is None else (self._request.summary("running"),)
-        return summarise((*self._done, *running), self._unplanned)
+        running = None if self._request is None else self._request.summary("running")
+        return self._ledger.summary(running, self._log.unplanned)
 
     @property
     def requests(self) -> tuple[RequestSummary, ...]:
-        """The requests that have ended, in order."""
-        return tuple(self._done)
+        """The newest requests that have ended, in order: at most 100; `summary` holds the sums over all."""
+        return tuple(self._ledger.newest)
 
     @property
     def bytes_held(self) -> int:
@@ -119,31 +76,36 @@ class Session:
         return 0 if self._request is None else self._request.store.bytes
 
     @contextmanager
-    def step(self, step: int, *, branch: str) -> Iterator[None]:
-        """Forwards of a bare transformer inside this context belong to a nominal step and branch.
+    def step(self, step: int, *, branch: str, new_request: bool = False) -> Iterator[None]:
+        """Forwards of a bare transformer inside this context, on this thread, belong to a nominal step and branch.
 
-        A step that the table does not run is computed and never cached. An earlier step than the one before begins a new
-        request; an exception that leaves the context ends the request. Raises RequestError on a pipeline's session, or
-        for a branch that is neither `cond` nor `uncond`.
+        A step that the table leaves out is computed and never cached. An earlier step than the one before begins a new
+        request, and so does `new_request`; an exception that leaves the context ends the request. Raises RequestError on
+        a pipeline's session or one that was detached, for a step or branch that the table has not, and while another
+        thread is in a step.
         """
         if not isinstance(self._clock, ToldClock):
             raise RequestError(
                 "this session follows its pipeline's scheduler; attach to the transformer to tell it the steps"
             )
+        if self.closed:
+            raise RequestError(_DETACHED)
         if branch not in BRANCHES:
             raise RequestError(f"there is no branch {branch!r}; it is one of {', '.join(BRANCHES)}")
-        try:
-            with self._clock.at(step, branch):
+        with self._clock.at(step, branch, new_request):
+            try:
                 yield
-        except BaseException as error:
-            self._ended(error)
-            raise
+            except BaseException as error:
+                self._ended(error)
+                raise
 
     def detach(self) -> None:
         """End the request that is open and put the model (and pipeline) back as it was. A second call does nothing."""
         self._close(None)
 
     def __enter__(self) -> Session:
+        if self.closed:
+            raise AttachError(_DETACHED)
         return self
 
     def __exit__(
@@ -152,48 +114,73 @@ class Session:
         self._close(error)
 
     def _install(self) -> None:
-        self._forward = self._executor.make_forward(self._model, self._run)
-        place(self._model, self._forward)
-        _ATTACHED.add(self._model)
-        stacks = self._executor.stacks(self._model)
+        patches, model = self._patches, self._model
+        patches.place(model, self._executor.make_forward(model, self._run))
+        stacks = self._executor.stacks(model)
         for site, module in self._executor.parts(stacks, self.table).items():
-            self._parts[module] = part_forward(module, site, self._current), "forward" not in vars(module)
-            place(module, self._parts[module][0])
+            patches.place(module, part_forward(module, site, self._current))
         for attention in self._executor.text_attentions(stacks, self.table).values():
             self._processors[attention] = TextKVProcessor(attention.processor)
-            self._patches.set(attention, "processor", self._processors[attention])
+            patches.set(attention, "processor", self._processors[attention])
         if isinstance(self._clock, PipelineClock):
-            self._patches.set(self._model, "cache_context", named_contexts(self._model, self._clock))
-            self._patches.set(self._pipe, "progress_bar", watched_loop(self._pipe, self.table, self._ended))
-            if self.table.left_out:
-                self._patches.set(self._scheduler, "set_timesteps", thinned_grid(self._scheduler, self.table))
+            clock, pipe, scheduler = self._clock, self._pipe, self._scheduler
+            patches.set(model, "cache_context", named_contexts(model, clock))
+            patches.set(pipe, "progress_bar", watched_loop(pipe, clock, self.table, self._ended))
+            patches.set(scheduler, "set_timesteps", guarded_grid(scheduler, clock, self.table, self._refuse))
+            patches.become(pipe, bracketed(pipe, self._around_call))
 
     def _close(self, error: BaseException | None) -> None:
+        if self.closed:
+            return
+        self.closed = True
         try:
             self._ended(error)
         finally:
-            if self._forward is not None:
-                displace(self._model, self._forward, self._bare)
-                for module, (forward, bare) in self._parts.items():
-                    displace(module, forward, bare)
-                self._parts.clear()
-                _ATTACHED.discard(self._model)
-                self._forward = None
             self._patches.undo()
             if self._owned is not None:
                 self._owned.close()
+        if self._log.unplanned and not self._ledger.count and error is None:
+            tell(f"the session ends without a request: the plan was applied to none of {self._log.unplanned} calls")
+
+    @contextmanager
+    def _around_call(self) -> Iterator[None]:
+        """A call of the attached pipeline, from before its first line to its return."""
+        assert isinstance(self._clock, PipelineClock)
+        with self._clock.inside(loop=False):
+            if self._pipe.transformer is not self._model:
+                self._refuse(
+                    RequestError(
+                        "the pipeline's transformer was replaced after the table was attached; detach, and attach again"
+                    )
+                )
+            try:
+                yield
+            except BaseException as error:
+                self._ended(error)
+                raise
+            self._ended(None)
+
+    def _refuse(self, error: RequestError) -> None:
+        """Raise, or let a call of the pipeline go on without the cache and say so. For what is noticed before a forward."""
+        if self.on_error == "raise":
+            raise error
+        tell(f"a request runs without the cache: {error}")
+        if self._pipe.transformer is not self._model:  # no forward will come by, and no request begin
+            name = f"r{self._ledger.count + 1}"
+            self._ledger.add(RequestSummary(name, "incomplete", Tally(), {}, {}, {}, 0, str(error)))
 
     def _run(self, inputs: Inputs, body: Callable[[Call], Tensor]) -> Tensor:
         """One forward: find out which call it is, run it under the table, count it and log it."""
-        moment = self._clock.read(inputs.timestep)
-        request = self._request_of(moment, inputs)
-        if request is None:
-            self._unplanned += 1
-            if self._writer is not None:
-                self._writer.event(None, "unplanned_call", branch=moment.branch)
+        moment = self._clock.read_own(inputs.timestep)
+        request = self._request
+        if request is None or request.key is not moment.key or self._running:
+            request = self._request_of(moment, inputs)
+        if request is None or (moment.step_index is None and self._pipe is not None) or moment.branch is None:
+            self._note_unplanned(moment)
             return self._perform(self._unplanned_call(moment, "unknown_step"), body)
-        call = self._call_of(moment, request, inputs)
         try:
+            self._running = True
+            call = self._call_of(moment, request, inputs)
             try:
                 sample = self._perform(call, body)
             except Exception as error:
@@ -203,17 +190,19 @@ class Session:
                 call = Call(call.plan, request.store, self.table.rules, request.withheld)
                 sample = self._perform(call, body)
             request.ran(call, sample)
-            self._log(request, moment, call)
+            self._log.step(request, moment.branch, call)
         except BaseException as error:
             self._ended(error)
             raise
+        finally:
+            self._running = False
         if self._pipe is None and request.over:
             self._end(request, "finished" if request.complete else "incomplete")
         return sample
 
     def _perform(self, call: Call, body: Callable[[Call], Tensor]) -> Tensor:
         """Run the body of a forward under a call, or serve the whole of it (`cfg`)."""
-        cell, self._current.call = call.plan.cfg, call
+        cell, before, self._current.call = call.plan.cfg, self._current.call, call
         try:
             sample = None if cell is None else call.serve_call(cell)
             if sample is None:
@@ -223,27 +212,36 @@ class Session:
             call.finish()
             return sample
         finally:
-            self._current.call = None
+            self._current.call = before
 
     def _request_of(self, moment: Moment, inputs: Inputs) -> Request | None:
         """The request that a forward belongs to, begun where it is the first of one; None where it belongs to none."""
-        request = self._request
-        if request is not None and request.key is moment.key:
-            return request
-        if moment.key is None or moment.key is self._past or moment.step_index is None or moment.branch is None:
+        if self._running or moment.key is None or moment.key is self._past:
+            return None
+        if moment.step_index is None or moment.branch is None or self.closed:
             return None
         self._ended(None)
         return self._begin(moment, inputs)
 
+    def _note_unplanned(self, moment: Moment) -> None:
+        """Count a call that is no step of the attached generation, log it, and tell of the first."""
+        if not self._log.note_unplanned(moment.branch, write=not self.closed):
+            return
+        why = "it was made by hand, or by another pipeline"
+        if self._pipe is None:
+            why = "it was made outside `session.step`, or at a step that the table leaves out"
+        elif moment.step_index is not None:
+            why = "it stands in no `cache_context` named cond or uncond"
+        tell(
+            f"a call of the transformer is no step of the attached generation ({why}): it is computed without the cache, "
+            "and so is each such call; `session.summary.unplanned` counts them"
+        )
+
     def _begin(self, moment: Moment, inputs: Inputs) -> Request:
         guidance = None if self._pipe is None else checks.guidance_of(self._pipe)
         branches = branches_of(self.table, guidance)
-        request = Request(f"r{len(self._done) + 1}", moment.key, self.table, self._plans, self._depends, branches)
-        if self._writer is not None:
-            if self._static is None:
-                self._static = static_header(self._model, self.table, self._header)
-            about = request_header(self._static, self.table, inputs, branches, guidance)
-            self._writer.begin(request.name, about, self.table)
+        request = Request(f"r{self._ledger.count + 1}", moment.key, self.table, self._plans, self._depends, branches)
+        self._log.begin(request, inputs, guidance)
         self._request = request
         try:
             checks.check_request(self._model, self._pipe, self._scheduler, self.table, inputs)
@@ -260,7 +258,16 @@ class Session:
         if not request.planned:
             return self._unplanned_call(moment, "error")
         plan = None if moment.step_index is None else self._plans.get((str(moment.branch), moment.step_index))
-        if plan is None or moment.branch not in request.branches or request.strays(plan, inputs):
+        if plan is None or moment.branch not in request.branches:
+            return self._unplanned_call(moment, "unknown_step")
+        guided = self._pipe is not None and len(request.branches) == len(BRANCHES)
+        try:
+            if not request.check_place(plan, inputs.latents, moment.moved, guided):
+                return self._unplanned_call(moment, "unknown_step")
+        except RequestError as error:
+            if self.on_error == "raise":
+                raise
+            self._give_up(request, error)
             return self._unplanned_call(moment, "unknown_step")
         return request.call(plan, inputs, self._adapters())
 
@@ -271,27 +278,12 @@ class Session:
         return Call(self._strays[key], Store(()), (), reason)
 
     def _give_up(self, request: Request, error: Exception) -> None:
-        """Finish the request without the cache."""
-        request.give_up(error)
-        if self._writer is not None:
-            self._writer.event(request.name, "uncached", error=request.error)
-
-    def _log(self, request: Request, moment: Moment, call: Call) -> None:
-        if self._writer is None:
+        """Finish the request without the cache, and say so."""
+        if request.withheld is not None:
             return
-        plan, planned = call.plan, call.plan.step >= 0
-        decisions = plan.folded
-        if call.changes:
-            decisions = fold(call.changes.get(position, told) for position, told in enumerate(plan.decisions))
-        self._writer.step(
-            request.name,
-            step=plan.step if planned else None,
-            index=plan.index if planned else None,
-            branch=moment.branch,
-            sigma=self.table.sigmas[plan.step] if planned else None,
-            decisions=decisions,
-            bytes_held=request.store.bytes,
-        )
+        request.give_up(error)
+        self._log.event(request, "uncached", error=request.error)
+        tell(f"request {request.name} is finished without the cache: {request.error}")
 
     def _ended(self, error: BaseException | None) -> None:
         """End the open request, if there is one: by what an exception says, by an interrupt, or by what it did."""
@@ -308,8 +300,14 @@ class Session:
 
     def _end(self, request: Request, outcome: str) -> None:
         self._request, self._past = None, request.key
-        summary = request.summary(outcome)
+        if isinstance(self._clock, ToldClock):
+            self._clock.end(request.key)
+        summary, shortfall = request.summary(outcome), request.shortfall()
         request.close()
-        self._done.append(summary)
-        if self._writer is not None:
-            self._writer.seal(request.name, outcome=outcome, bytes_peak=summary.total.bytes_peak, error=summary.error)
+        self._ledger.add(summary)
+        self._log.seal(summary)
+        if outcome == "incomplete":
+            LOGGER.warning(f"request {request.name} is incomplete: {shortfall}")
+
+
+_DETACHED = "this session was detached from its model; attach the table again for another"

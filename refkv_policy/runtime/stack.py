@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import local
 from types import MethodType
 from typing import Any
 
@@ -72,13 +73,10 @@ def _run(
     return stream
 
 
-class Current:
-    """The call that is running, for the parts of blocks, which the executor does not call itself."""
+class Current(local):
+    """The call that is running on this thread, for the parts of blocks, which the executor does not call itself."""
 
-    __slots__ = ("call",)
-
-    def __init__(self) -> None:
-        self.call: Call | None = None
+    call: Call | None = None
 
 
 def part_forward(module: nn.Module, site: Site, current: Current) -> Callable[..., Any]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from refkv_policy.compiler import human_bytes
 from refkv_policy.compiler.table import COMPUTED, ONLINE, SERVED, UNREACHED, HookTable
 from refkv_policy.runtime.call import Call
+from refkv_policy.runtime.cells import CallPlan
 from refkv_policy.runtime.store import Store
+
+NEWEST = 100
+"""How many of the requests that have ended a session remembers one by one."""
 
 Outcome = str
 """`finished`, `failed`, `cancelled`, `incomplete`; `running` while a request is open."""
@@ -32,6 +37,12 @@ class Tally:
         peak = max(self.bytes_peak, other.bytes_peak)
         return Tally(self.hits + other.hits, self.misses + other.misses, self.departures + other.departures, peak)
 
+    def __str__(self) -> str:
+        return (
+            f"{self.hits} hits, {self.misses} misses, {self.departures} departures, "
+            f"{human_bytes(self.bytes_peak)} held at most"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RequestSummary:
@@ -50,18 +61,36 @@ class RequestSummary:
     error: str | None = None
     never_served: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        error = "" if self.error is None else f"; {self.error}"
+        return f"{self.request} {self.outcome}: {self.total}{error}"
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A session so far: the sums over its requests, the open one among them."""
+    """A session so far: the sums over its requests, the open one among them.
 
-    total: Tally
-    branches: Mapping[str, Tally]
-    sites: Mapping[str, Mapping[str, Tally]]
-    reasons: Mapping[str, int]
-    requests: tuple[RequestSummary, ...]
-    unplanned: int
-    """Calls outside any request: computed, never cached."""
+    requests: the newest of them, one by one. outcomes: how many ended how.
+    unplanned: calls of the transformer that belong to no request (another pipeline's, calls by hand), and are computed.
+    """
+
+    total: Tally = Tally()
+    branches: Mapping[str, Tally] = field(default_factory=dict)
+    sites: Mapping[str, Mapping[str, Tally]] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    requests: tuple[RequestSummary, ...] = ()
+    unplanned: int = 0
+    outcomes: Mapping[Outcome, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """A few lines for a person: sums, departures by reason, how the requests ended and the newest of them."""
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items()) or "none"
+        lines = [str(self.total), f"requests: {outcomes}"]
+        if self.reasons:
+            lines.insert(1, "departures: " + ", ".join(f"{count} {reason}" for reason, count in self.reasons.items()))
+        if self.unplanned:
+            lines.append(f"{self.unplanned} calls of the transformer outside any request, computed without the cache")
+        return "\n".join([*lines, *(f"  {request}" for request in self.requests[-5:])])
 
     @property
     def hits(self) -> int:
@@ -85,18 +114,56 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        from dataclasses import asdict
-
         return asdict(self)
+
+    def plus(self, request: RequestSummary) -> Summary:
+        """The sums with one request more; `requests` stays."""
+        sites = dict(self.sites)
+        for site, tallies in request.sites.items():
+            sites[site] = _joined(sites.get(site, {}), tallies)
+        return replace(
+            self,
+            total=self.total.joined(request.total),
+            branches=_joined(self.branches, request.branches),
+            sites=sites,
+            reasons=dict(Counter(self.reasons) + Counter(request.reasons)),
+            outcomes={**self.outcomes, request.outcome: self.outcomes.get(request.outcome, 0) + 1},
+        )
+
+
+class Ledger:
+    """The sums over every request that has ended, and the newest of them one by one: its size does not grow with time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.newest: deque[RequestSummary] = deque(maxlen=NEWEST)
+        self._sums = Summary()
+
+    def add(self, request: RequestSummary) -> None:
+        """Count a request that has ended."""
+        self.count += 1
+        self.newest.append(request)
+        self._sums = self._sums.plus(request)
+
+    def summary(self, running: RequestSummary | None, unplanned: int) -> Summary:
+        """The session so far, with the request that is open, if there is one."""
+        sums = self._sums if running is None else self._sums.plus(running)
+        requests = tuple(self.newest) if running is None else (*self.newest, running)
+        return replace(sums, requests=requests, unplanned=unplanned)
 
 
 @dataclass
 class Counts:
-    """Counts the decisions of a request's calls as they are made."""
+    """Counts the decisions of a request's calls as they are made.
+
+    ran: how often each call plan ran; what it has as compiled is counted out at the end. The other counters hold what
+    was otherwise, by branch and position.
+    """
 
     table: HookTable
     calls: int = 0
     unserved: int = 0
+    ran: Counter[tuple[CallPlan, str | None]] = field(default_factory=Counter)
     hits: Counter[tuple[str, int]] = field(default_factory=Counter)
     misses: Counter[tuple[str, int]] = field(default_factory=Counter)
     departures: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -107,14 +174,7 @@ class Counts:
         """Count one call that has run."""
         self.calls += 1
         plan = call.plan
-        for position in plan.hits:
-            self.hits[plan.branch, position] += 1
-        for position in plan.misses:
-            self.misses[plan.branch, position] += 1
-        if call.withheld is not None and plan.index < 0:
-            self.reasons[call.withheld] += len(self.table.rows)
-            for position in range(len(self.table.rows)):
-                self.departures[plan.branch, position] += 1
+        self.ran[plan, call.withheld if plan.index < 0 else None] += 1
         for position, decision in call.changes.items():
             if decision.reason is not None:
                 self.departures[plan.branch, position] += 1
@@ -140,43 +200,34 @@ class Counts:
 
     def summary(self, request: str, outcome: Outcome, store: Store, error: str | None) -> RequestSummary:
         """The counts so far, with the peaks of the store."""
+        hits, misses, departures, reasons = map(Counter, (self.hits, self.misses, self.departures, self.reasons))
+        for (plan, withheld), count in self.ran.items():
+            for counter, positions in ((hits, plan.hits), (misses, plan.misses)):
+                for position in positions:
+                    counter[plan.branch, position] += count
+            if withheld is not None:
+                reasons[withheld] += count * len(self.table.rows)
+                for position in range(len(self.table.rows)):
+                    departures[plan.branch, position] += count
         sites: dict[str, dict[str, Tally]] = {}
         branches: dict[str, Tally] = {}
-        for branch, position in sorted({*self.hits, *self.misses, *self.departures}):
+        for branch, position in sorted({*hits, *misses, *departures}):
             key = branch, position
-            tally = Tally(self.hits[key], self.misses[key], self.departures[key], store.by_site[key].peak)
+            tally = Tally(hits[key], misses[key], departures[key], store.by_site[key].peak)
             sites.setdefault(self.table.rows[position].site, {})[branch] = tally
             branches[branch] = branches.get(branch, Tally()).joined(tally)
         total = join(branches.values())
-        branches = {b: _with_peak(t, store.by_branch[b].peak) for b, t in branches.items()}
         return RequestSummary(
             request,
             outcome,
-            _with_peak(total, store.total.peak),
-            branches,
+            replace(total, bytes_peak=store.total.peak),
+            {b: replace(t, bytes_peak=store.by_branch[b].peak) for b, t in branches.items()},
             sites,
-            dict(self.reasons),
+            dict(reasons),
             self.calls,
             error,
             tuple(self.table.rules[rule].name for rule, served in sorted(self.decided.items()) if not served),
         )
-
-
-def summarise(requests: Iterable[RequestSummary], unplanned: int) -> Summary:
-    """The sums over requests."""
-    requests = tuple(requests)
-    sites: dict[str, dict[str, Tally]] = {}
-    branches: dict[str, Tally] = {}
-    reasons: Counter[str] = Counter()
-    for request in requests:
-        reasons.update(request.reasons)
-        for branch, tally in request.branches.items():
-            branches[branch] = branches.get(branch, Tally()).joined(tally)
-        for site, by_branch in request.sites.items():
-            for branch, tally in by_branch.items():
-                mine = sites.setdefault(site, {})
-                mine[branch] = mine.get(branch, Tally()).joined(tally)
-    return Summary(join(r.total for r in requests), branches, sites, dict(reasons), requests, unplanned)
 
 
 def join(tallies: Iterable[Tally]) -> Tally:
@@ -187,5 +238,5 @@ def join(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
-def _with_peak(tally: Tally, peak: int) -> Tally:
-    return Tally(tally.hits, tally.misses, tally.departures, peak)
+def _joined(one: Mapping[str, Tally], other: Mapping[str, Tally]) -> dict[str, Tally]:
+    return {**one, **{name: one.get(name, Tally()).joined(tally) for name, tally in other.items()}}
