@@ -48,6 +48,9 @@ class PipelineClock:
         self.thread: int | None = None
         """The thread that is inside a call or loop of the pipeline."""
         self.looping = False
+        self._timesteps: Tensor | None = None
+        self._places = range(0)
+        """Where in memory the elements of the timesteps lie."""
 
     def read(self, timestep: Tensor) -> Moment:
         """The moment of a forward that is given this timestep."""
@@ -57,14 +60,18 @@ class PipelineClock:
         index = scheduler.step_index
         if index is None:
             index = scheduler.begin_index or 0
-        if current is not None and 0 <= index < len(timesteps):
+        if timesteps is not self._timesteps:
+            self._timesteps = timesteps
             start, size = timesteps.data_ptr(), timesteps.element_size()
-            here = start + index * size
+            self._places = range(start, start + len(timesteps) * size, size)
+        places = self._places
+        if current is not None and 0 <= index < len(places):
+            here = places[index]
             if current.data_ptr() == here:
                 given = timestep.data_ptr()
                 if given == here:
                     return Moment(timesteps, index, self.branch)
-                elsewhere = not start <= given < start + len(timesteps) * size
+                elsewhere = not places.start <= given < places.stop
                 if elsewhere and bool((timestep.to(timesteps.device) == current).all()):
                     return Moment(timesteps, index, self.branch, True)
         return Moment(timesteps, None, self.branch)

@@ -156,14 +156,13 @@ class Ledger:
 class Counts:
     """Counts the decisions of a request's calls as they are made.
 
-    ran: how often each call plan ran; what it has as compiled is counted out at the end. The other counters hold what
-    was otherwise, by branch and position.
+    ran: the plans of the calls; what they have as compiled is counted out at the end. The counters hold what was
+    otherwise, by branch and position.
     """
 
     table: HookTable
-    calls: int = 0
     unserved: int = 0
-    ran: Counter[tuple[CallPlan, str | None]] = field(default_factory=Counter)
+    ran: list[CallPlan] = field(default_factory=list)
     hits: Counter[tuple[str, int]] = field(default_factory=Counter)
     misses: Counter[tuple[str, int]] = field(default_factory=Counter)
     departures: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -172,9 +171,8 @@ class Counts:
 
     def add(self, call: Call) -> None:
         """Count one call that has run."""
-        self.calls += 1
         plan = call.plan
-        self.ran[plan, call.withheld if plan.index < 0 else None] += 1
+        self.ran.append(plan)
         for position, decision in call.changes.items():
             if decision.reason is not None:
                 self.departures[plan.branch, position] += 1
@@ -201,14 +199,14 @@ class Counts:
     def summary(self, request: str, outcome: Outcome, store: Store, error: str | None) -> RequestSummary:
         """The counts so far, with the peaks of the store."""
         hits, misses, departures, reasons = map(Counter, (self.hits, self.misses, self.departures, self.reasons))
-        for (plan, withheld), count in self.ran.items():
+        for plan in self.ran:
             for counter, positions in ((hits, plan.hits), (misses, plan.misses)):
                 for position in positions:
-                    counter[plan.branch, position] += count
-            if withheld is not None:
-                reasons[withheld] += count * len(self.table.rows)
-                for position in range(len(self.table.rows)):
-                    departures[plan.branch, position] += count
+                    counter[plan.branch, position] += 1
+            for position, decision in enumerate(plan.decisions):
+                if decision.reason is not None:  # of a call outside the plan, where each decision has one
+                    reasons[decision.reason] += 1
+                    departures[plan.branch, position] += 1
         sites: dict[str, dict[str, Tally]] = {}
         branches: dict[str, Tally] = {}
         for branch, position in sorted({*hits, *misses, *departures}):
@@ -224,7 +222,7 @@ class Counts:
             {b: replace(t, bytes_peak=store.by_branch[b].peak) for b, t in branches.items()},
             sites,
             dict(reasons),
-            self.calls,
+            len(self.ran),
             error,
             tuple(self.table.rules[rule].name for rule, served in sorted(self.decided.items()) if not served),
         )

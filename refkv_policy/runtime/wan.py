@@ -166,10 +166,10 @@ def denoise(model: WanTransformer3DModel, call: Call, inputs: Inputs) -> Tensor:
     """One forward under the call's plan. Returns the velocity, of the latents' shape."""
     stream, temb, timestep_proj, text, rotary_emb = embed(model, inputs)
     stream = stream.contiguous()  # as this class does, and the VACE one does not: on strides bits may depend
-    cells = call.plan.view
+    cells, blocks = call.plan.view, tuple(model.blocks)
 
     def block(i: int, stream: Tensor, added: Added | None) -> Tensor:
-        return run_block(model.blocks[i], call, cells[i], stream, text, timestep_proj, rotary_emb)
+        return run_block(blocks[i], call, cells[i], stream, text, timestep_proj, rotary_emb)
 
     stream = run_region(call, call.plan.main, stream, block, lambda i, stream: stream)
     return head(model, stream, temb, inputs.latents)

@@ -153,10 +153,10 @@ def denoise(model: WanVACETransformer3DModel, call: Call, inputs: Inputs, hint_a
     scales = _scales(inputs, len(model.vace_blocks))
     stream, temb, timestep_proj, text, rotary_emb = wan.embed(model, inputs)
     chain = Chain(model, call, stream, inputs.control, text, timestep_proj, rotary_emb)
-    text_cells = call.plan.view.main_text
+    text_cells, blocks = call.plan.view.main_text, tuple(model.blocks)
 
     def add(j: int, hint: Tensor, stream: Tensor, added: Added | None) -> Tensor:
-        if hint.device != stream.device:
+        if hint.get_device() != stream.get_device():
             hint = hint.to(stream.device)
         scaled = hint * scales[j]
         if added is not None:
@@ -166,7 +166,11 @@ def denoise(model: WanVACETransformer3DModel, call: Call, inputs: Inputs, hint_a
     def block(i: int, stream: Tensor, added: Added | None) -> Tensor:
         j = hint_after[i]
         hint = None if j is None else chain.hint(j, stream)
-        stream = wan.run_block(model.blocks[i], call, text_cells[i], stream, text, timestep_proj, rotary_emb)
+        cell = text_cells[i]
+        if cell is None:
+            stream = blocks[i](stream, text, timestep_proj, rotary_emb)
+        else:
+            stream = wan.run_block(blocks[i], call, cell, stream, text, timestep_proj, rotary_emb)
         return stream if j is None or hint is None else add(j, hint, stream, added)
 
     def add_after(i: int, stream: Tensor) -> Tensor:
@@ -239,7 +243,8 @@ class Chain:
         # Only block 0 reads the latents; diffusers passes them to each, which would keep them alive.
         source = self.latents if m == 0 else hidden_states
         self.latents = None
-        self.first_run = min(self.first_run, m)
+        if m < self.first_run:
+            self.first_run = m
         hint: Tensor
         hint, self.control = self.blocks[m](source, given, self.control, self.timestep_proj, self.rotary_emb)
         if text_cell is not None:
