@@ -25,7 +25,8 @@ _KINDS = ("prompt", "prompt", "prompt", "control")
 class Request:
     """Owns the state of one generation.
 
-    planned: whether its steps are the table's. withheld: once nothing of it may be cached any more, the reason.
+    planned: whether its steps are the table's. plans: its calls, by branch and ordinal of the step. withheld: once nothing
+    of it may be cached any more, the reason.
     """
 
     def __init__(
@@ -43,7 +44,10 @@ class Request:
         self.withheld: str | None = None
         self.error: str | None = None
         self._depends = depends
-        self._expected = {plan for (branch, _), plan in plans.items() if branch in branches}
+        self.plans: Mapping[tuple[str | None, int | None], CallPlan] = {
+            (branch, index): plan for (branch, index), plan in plans.items() if branch in branches
+        }
+        self._expected = set(self.plans.values())
         self._expected_at_first = {plan for plan in self._expected if plan.index == 0}
         self._last = {plan for plan in self._expected if plan.index == len(table.evaluated) - 1}
         self._counts = Counts(table)

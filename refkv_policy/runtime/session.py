@@ -209,7 +209,8 @@ class Session:
                 sample = body(call)
                 if cell is not None:
                     call.keep_call(cell, sample)
-            call.finish()
+            if call.plan.looking:
+                call.finish()
             return sample
         finally:
             self._current.call = before
@@ -257,8 +258,8 @@ class Session:
     def _call_of(self, moment: Moment, request: Request, inputs: Inputs) -> Call:
         if not request.planned:
             return self._unplanned_call(moment, "error")
-        plan = None if moment.step_index is None else self._plans.get((str(moment.branch), moment.step_index))
-        if plan is None or moment.branch not in request.branches:
+        plan = request.plans.get((moment.branch, moment.step_index))
+        if plan is None:
             return self._unplanned_call(moment, "unknown_step")
         guided = self._pipe is not None and len(request.branches) == len(BRANCHES)
         try:

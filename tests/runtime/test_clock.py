@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from refkv_policy import RefkvWarning
 from refkv_policy.runtime import attach
 from refkv_policy.runtime.clock import PipelineClock, ToldClock
+from refkv_policy.runtime.pipeline import guarded_grid
 from tests import tiny
 
 CACHES = '  - {name: hints, tier: P1, method: hint_reuse, at: "hint[all]", refresh: {interval: 3}}\n'
@@ -19,8 +21,14 @@ def pipe() -> Any:
     """A pipeline in the middle of a run: step 2 of 6."""
     pipe = tiny.pipeline()
     pipe.scheduler.set_timesteps(6)
-    pipe.scheduler._step_index = 2
+    stand(pipe, 2)
     return pipe
+
+
+def stand(pipe: Any, index: int) -> None:
+    """Put a pipeline at a step, as its own loop does."""
+    pipe.scheduler._step_index = index
+    pipe._current_timestep = pipe.scheduler.timesteps[index]
 
 
 def test_step_is_the_schedulers_index_where_the_timestep_is_its_own(pipe: Any) -> None:
@@ -42,20 +50,38 @@ def test_view_at_another_offset_is_not_believed(pipe: Any) -> None:
 
 
 def test_timestep_of_its_own_memory_is_compared_by_value(pipe: Any) -> None:
-    """A copy of the right value is believed, in any dtype; another value, or a batch of unlike ones, is not."""
+    """A copy of the right value is believed, in any dtype, and marked; another value, or a batch of unlike ones, is not."""
     clock, timesteps = PipelineClock(pipe), pipe.scheduler.timesteps
-    assert clock.read(timesteps[2].clone()).step_index == 2
+    assert clock.read(timesteps[2].clone())[1:] == (2, None, True)
+    assert not clock.read(timesteps[2].expand(2)).moved
     assert clock.read(timesteps[2].float().expand(2)).step_index == 2
     assert clock.read(timesteps[3].clone()).step_index is None
     assert clock.read(torch.stack([timesteps[2], timesteps[3]])).step_index is None
 
 
+@pytest.mark.parametrize("said", ["nothing", "another step", "a copy", "another pipeline's"])
+def test_step_is_not_believed_unless_the_pipeline_says_it(pipe: Any, said: str) -> None:
+    """The pipeline's own `_current_timestep` has to be the scheduler's element, not only of its value."""
+    timesteps = pipe.scheduler.timesteps
+    other = tiny.scheduler()
+    other.set_timesteps(6)
+    pipe._current_timestep = {
+        "nothing": None,
+        "another step": timesteps[1],
+        "a copy": timesteps[2].clone(),
+        "another pipeline's": other.timesteps[2],
+    }[said]
+    assert PipelineClock(pipe).read(timesteps[2].expand(1)).step_index is None
+
+
 def test_before_the_first_step_it_is_the_begin_index_or_zero(pipe: Any) -> None:
     """`step_index` is None until the scheduler has stepped."""
-    pipe.scheduler._step_index = None
     timesteps = pipe.scheduler.timesteps
+    stand(pipe, 0)
+    pipe.scheduler._step_index = None
     assert PipelineClock(pipe).read(timesteps[0]).step_index == 0
     pipe.scheduler.set_begin_index(4)
+    pipe._current_timestep = timesteps[4]
     assert PipelineClock(pipe).read(timesteps[4]).step_index == 4
     assert PipelineClock(pipe).read(timesteps[0]).step_index is None
 
@@ -76,24 +102,28 @@ def test_request_is_the_identity_of_the_timesteps(pipe: Any) -> None:
 
 
 def test_told_clock_begins_a_request_when_time_runs_backwards() -> None:
-    """An earlier step, or the first step and branch once more, is another request; the other branch is not."""
-    clock = ToldClock((0, 2, 5))
+    """An earlier step is another request, and so is a call said to be; the other branch, or a step once more, is not."""
+    clock = ToldClock(6, (0, 2, 5))
 
-    def key(step: int, branch: str) -> object | None:
-        with clock.at(step, branch):
-            return clock.read(torch.zeros(1)).key
+    def key(step: int, branch: str, anew: bool = False) -> object | None:
+        with clock.at(step, branch, anew):
+            return clock.read_own(torch.zeros(1)).key
 
     first = key(0, "cond")
     assert first is not None
     assert key(0, "uncond") is first
+    assert key(0, "cond") is first
     assert key(5, "cond") is first
     assert key(5, "cond") is first
     second = key(2, "cond")
     assert second not in (None, first)
-    assert key(2, "cond") not in (None, second)
-    assert clock.read(torch.zeros(1)) == (None, None, None)
+    assert key(2, "cond") is second
+    assert (third := key(2, "cond", True)) not in (None, second)
+    clock.end(third)
+    assert key(2, "cond") not in (None, third)
+    assert clock.read_own(torch.zeros(1)) == (None, None, None, False)
     with clock.at(1, "cond"):
-        assert clock.read(torch.zeros(1)).step_index is None
+        assert clock.read_own(torch.zeros(1)).step_index is None
 
 
 @pytest.mark.parametrize("context", ["other", None])
@@ -101,10 +131,12 @@ def test_branch_is_never_inferred(context: str | None) -> None:
     """Calls outside a context, or in one of another name, are computed and never cached, however they alternate."""
     pipe = tiny.pipeline()
     model = pipe.transformer
-    with attach(pipe, tiny.compiled(model, CACHES)) as session, torch.no_grad():
-        pipe.scheduler.set_timesteps(6)
+    pipe.scheduler.set_timesteps(6)
+    told = pytest.warns(RefkvWarning, match="no `cache_context` named")
+    table = tiny.compiled(model, CACHES)
+    with told, attach(pipe, table) as session, torch.no_grad(), pipe.progress_bar(total=6):
         for index, t in enumerate(pipe.scheduler.timesteps):
-            pipe.scheduler._step_index = index
+            stand(pipe, index)
             inputs = {**tiny.inputs(seed=index), "timestep": t.expand(1)}
             if context is None:
                 ours = model(**inputs)[0]
@@ -116,33 +148,16 @@ def test_branch_is_never_inferred(context: str | None) -> None:
     assert session.requests == ()
 
 
-def test_second_call_at_a_step_is_computed_and_not_cached() -> None:
-    """A sampler that evaluates twice a step gets no stale value and leaves the state as it was."""
-    model = tiny.transformer()
-    with attach(model, tiny.compiled(model, CACHES)) as session, torch.no_grad():
-        for step in range(6):
-            for second in range(2 if step > 0 else 1):
-                inputs = {**tiny.inputs(), "hidden_states": tiny.noise(1, 16, 2, 4, 4, seed=10 * step + second)}
-                with session.step(step, branch="cond"):
-                    ours = model(**inputs)[0]
-                if second:
-                    assert torch.equal(ours, type(model).forward(model, **inputs)[0])
-            if step == 1:
-                held = session.bytes_held
-        assert held > 0
-    assert set(session.summary.reasons) == {"unknown_step"}
-    assert session.summary.branches["cond"].hits == 4 * 2
-
-
 def test_steps_the_table_leaves_out_and_other_shapes_are_computed() -> None:
-    """A step outside the table, and a call of another size in mid-run, are computed and keep nothing."""
+    """A step that the table does not run, and a call of another size in mid-run, are computed and keep nothing."""
     model = tiny.transformer()
-    with attach(model, tiny.compiled(model, CACHES)) as session, torch.no_grad():
-        for step, side in ((0, 4), (1, 8), (6, 4), (2, 4)):
+    caches = CACHES + '  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {steps: "0,1,2,3,5"}}\n'
+    with attach(model, tiny.compiled(model, caches)) as session, torch.no_grad():
+        for step, side in ((0, 4), (1, 8), (4, 4), (2, 4)):
             inputs = tiny.inputs(side=side)
             with session.step(step, branch="cond"):
                 ours = model(**inputs)[0]
-            if (step, side) in ((1, 8), (6, 4)):
+            if (step, side) in ((1, 8), (4, 4)):
                 assert torch.equal(ours, type(model).forward(model, **inputs)[0])
     assert set(session.summary.reasons) == {"unknown_step"}
     assert session.requests[0].calls == 4
@@ -177,12 +192,16 @@ def test_thinned_grid_is_the_tables_own() -> None:
 def test_thinned_grid_for_other_shifts(shift: float, steps: int) -> None:
     """Sigmas given unshifted come back as the table's, for any shift and step count."""
     from refkv_policy.runtime.checks import check_grid
-    from refkv_policy.runtime.pipeline import thinned_grid
 
     caches = "  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sigma, count: 3}}\n"
-    table = tiny.compiled(tiny.transformer(), caches, steps=steps, shift=shift)
-    scheduler = tiny.scheduler(shift)
-    thinned_grid(scheduler, table)(steps, device="cpu")
-    check_grid(scheduler, table)
-    thinned_grid(scheduler, table)(steps + 1)
-    assert len(scheduler.timesteps) == steps + 1
+    pipe = tiny.pipeline(flow_shift=shift)
+    table, scheduler = tiny.compiled(pipe.transformer, caches, steps=steps, shift=shift), pipe.scheduler
+    clock = PipelineClock(pipe)
+    set_timesteps = guarded_grid(scheduler, clock, table, lambda error: None)
+    with clock.inside(loop=False):
+        set_timesteps(steps, device="cpu")
+        check_grid(scheduler, table)
+        set_timesteps(steps + 1)
+        assert len(scheduler.timesteps) == steps + 1
+    set_timesteps(steps)
+    assert len(scheduler.timesteps) == steps, "only for the pipeline's own call"
