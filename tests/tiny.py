@@ -109,6 +109,22 @@ def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+class PassMain(nn.Module):
+    """A main block that computes nothing."""
+
+    def forward(self, hidden_states: Tensor, *_: Any) -> Tensor:
+        """The main stream."""
+        return hidden_states
+
+
+class PassVACE(nn.Module):
+    """A VACE block that computes nothing."""
+
+    def forward(self, hidden_states: Tensor, text: Tensor, control: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        """The control stream, as hint and as itself."""
+        return control, control
+
+
 def embeds(seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """A made-up prompt, already embedded."""
     return noise(1, TEXT_LENGTH, TEXT_DIM, seed=seed, dtype=dtype)

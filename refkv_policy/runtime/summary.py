@@ -198,7 +198,8 @@ class Counts:
 
     def summary(self, request: str, outcome: Outcome, store: Store, error: str | None) -> RequestSummary:
         """The counts so far, with the peaks of the store."""
-        hits, misses, departures, reasons = map(Counter, (self.hits, self.misses, self.departures, self.reasons))
+        hits, misses, departures = self.hits.copy(), self.misses.copy(), self.departures.copy()
+        reasons = self.reasons.copy()
         for plan in self.ran:
             for counter, positions in ((hits, plan.hits), (misses, plan.misses)):
                 for position in positions:

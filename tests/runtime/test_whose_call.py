@@ -110,7 +110,8 @@ def test_pipeline_nested_in_a_forward(inside: str, at: int, make: Any) -> None:
             found.append(tiny.run(other, seed=9))
 
     module = pipe.transformer if inside.startswith("the") else pipe.transformer.blocks[1]
-    with pytest.warns(RefkvWarning, match=TOLD), attach(pipe, table) as session:
+    told = pytest.warns(RefkvWarning, match=TOLD)
+    with told, attach(pipe, table) as session:
         handle = module.register_forward_pre_hook(hook)
         ours = tiny.run(pipe)
         handle.remove()
@@ -131,7 +132,8 @@ def test_pipelines_in_threads_step_by_step(make: Any) -> None:
         barrier.wait()
         return {}
 
-    with pytest.warns(RefkvWarning, match=TOLD), attach(pipe, table) as session:
+    told = pytest.warns(RefkvWarning, match=TOLD)
+    with told, attach(pipe, table) as session:
         thread = threading.Thread(
             target=lambda: found.append(tiny.run(other, seed=9, callback_on_step_end=meet)), daemon=True
         )
@@ -151,7 +153,8 @@ def test_pipeline_called_in_turn(make: Any, caches: str, guidance: float, tmp_pa
     pipe = tiny.pipeline()
     other, table = make(pipe), tiny.compiled(pipe.transformer, caches, guidance="5.0")
     plain, planned = tiny.run(other, guidance=guidance), alone(pipe, table)
-    with pytest.warns(RefkvWarning, match=TOLD), attach(pipe, table, audit=tmp_path / "run.jsonl") as session:
+    told = pytest.warns(RefkvWarning, match=TOLD)
+    with told, attach(pipe, table, audit=tmp_path / "run.jsonl") as session:
         assert torch.equal(tiny.run(other, guidance=guidance), plain)
         assert torch.equal(tiny.run(pipe), planned)
         assert torch.equal(tiny.run(other, guidance=guidance), plain)
@@ -181,10 +184,12 @@ def test_call_that_fails_before_its_loop_leaves_no_claim(failing: str, monkeypat
     pipe = tiny.pipeline()
     other, table = sharing(pipe), tiny.compiled(pipe.transformer, STEPS)
     plain = tiny.run(other)
-    with pytest.warns(RefkvWarning) as told, attach(pipe, table) as session:
-        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+    told = pytest.warns(RefkvWarning)
+    with told, attach(pipe, table) as session:
+        with monkeypatch.context() as patch:
             patch.setattr(pipe, failing, lambda *_, **__: 1 / 0)
-            tiny.run(pipe)
+            with pytest.raises(ZeroDivisionError):
+                tiny.run(pipe)
         assert torch.equal(tiny.run(other), plain)
     assert [str(w.message).split(";")[0][:40] for w in told] == [
         "a call of the transformer is no step of ",
@@ -449,7 +454,8 @@ def test_second_thread_through_one_transformer() -> None:
                 assert "another thread is in a step of this session" in refused_in_a_thread(step)
                 if index:
                     thread = threading.Thread(target=forward, daemon=True)
-                    with pytest.warns(RefkvWarning, match="outside `session.step`"):
+                    told = pytest.warns(RefkvWarning, match="outside `session.step`")
+                    with told:
                         thread.start()
                         thread.join(60)
                 model(**tiny.inputs())
