@@ -53,7 +53,9 @@ class PipelineClock:
         """Where in memory the elements of the timesteps lie."""
 
     def read(self, timestep: Tensor) -> Moment:
-        """The moment of a forward that is given this timestep."""
+        """The moment of a forward that is given this timestep; nowhere, unless the pipeline's call or loop is on its thread."""
+        if self.thread != get_ident():
+            return NOWHERE
         pipe = self._pipe
         scheduler, current = pipe.scheduler, getattr(pipe, "_current_timestep", None)
         timesteps = scheduler.timesteps
@@ -75,10 +77,6 @@ class PipelineClock:
                 if elsewhere and bool((timestep.to(timesteps.device) == current).all()):
                     return Moment(timesteps, index, self.branch, True)
         return Moment(timesteps, None, self.branch)
-
-    def read_own(self, timestep: Tensor) -> Moment:
-        """`read`, for a forward that must come from within the pipeline's own call or loop, on its thread."""
-        return self.read(timestep) if self.thread == get_ident() else NOWHERE
 
     @contextmanager
     def inside(self, loop: bool) -> Iterator[None]:
@@ -139,7 +137,7 @@ class ToldClock:
         finally:
             self._thread, self._told = before
 
-    def read_own(self, timestep: Tensor) -> Moment:
+    def read(self, timestep: Tensor) -> Moment:
         """The moment of a forward; the timestep is not looked at."""
         if self._told is None or self._thread != get_ident():
             return NOWHERE

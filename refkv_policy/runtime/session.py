@@ -46,7 +46,7 @@ class Session:
         self._scheduler = None if pipe is None else pipe.scheduler
         self._clock: Clock = ToldClock(table.steps, table.evaluated) if pipe is None else PipelineClock(pipe)
         self._executor = executor_of(model)
-        self._current = Current()
+        self._current, self._serves_parts = Current(), False
         self._plans = plan_calls(table, self._executor.view)
         self._strays: dict[tuple[str, str], CallPlan] = {}
         self._depends = self._executor.depends_on(table)
@@ -119,6 +119,7 @@ class Session:
         stacks = self._executor.stacks(model)
         for site, module in self._executor.parts(stacks, self.table).items():
             patches.place(module, part_forward(module, site, self._current))
+            self._serves_parts = True
         for attention in self._executor.text_attentions(stacks, self.table).values():
             self._processors[attention] = TextKVProcessor(attention.processor)
             patches.set(attention, "processor", self._processors[attention])
@@ -171,7 +172,7 @@ class Session:
 
     def _run(self, inputs: Inputs, body: Callable[[Call], Tensor]) -> Tensor:
         """One forward: find out which call it is, run it under the table, count it and log it."""
-        moment = self._clock.read_own(inputs.timestep)
+        moment = self._clock.read(inputs.timestep)
         request = self._request
         if request is None or request.key is not moment.key or self._running:
             request = self._request_of(moment, inputs)
@@ -202,15 +203,17 @@ class Session:
 
     def _perform(self, call: Call, body: Callable[[Call], Tensor]) -> Tensor:
         """Run the body of a forward under a call, or serve the whole of it (`cfg`)."""
-        cell, before, self._current.call = call.plan.cfg, self._current.call, call
+        plan = call.plan
+        if not (self._serves_parts or plan.looking or plan.cfg is not None):
+            return body(call)
+        cell, before, self._current.call = plan.cfg, self._current.call, call
         try:
             sample = None if cell is None else call.serve_call(cell)
             if sample is None:
                 sample = body(call)
                 if cell is not None:
                     call.keep_call(cell, sample)
-            if call.plan.looking:
-                call.finish()
+            call.finish()
             return sample
         finally:
             self._current.call = before

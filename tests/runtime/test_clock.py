@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -14,6 +15,13 @@ from refkv_policy.runtime.pipeline import guarded_grid
 from tests import tiny
 
 CACHES = '  - {name: hints, tier: P1, method: hint_reuse, at: "hint[all]", refresh: {interval: 3}}\n'
+
+
+def running(pipe: Any) -> PipelineClock:
+    """The clock of a pipeline whose loop runs on this thread."""
+    clock = PipelineClock(pipe)
+    clock.thread = threading.get_ident()
+    return clock
 
 
 @pytest.fixture
@@ -33,7 +41,7 @@ def stand(pipe: Any, index: int) -> None:
 
 def test_step_is_the_schedulers_index_where_the_timestep_is_its_own(pipe: Any) -> None:
     """A view of `scheduler.timesteps` at the step index, expanded or not, names the step."""
-    clock, timesteps = PipelineClock(pipe), pipe.scheduler.timesteps
+    clock, timesteps = running(pipe), pipe.scheduler.timesteps
     clock.branch = "cond"
     for timestep in (timesteps[2], timesteps[2].expand(3), timesteps[2:3]):
         moment = clock.read(timestep)
@@ -45,13 +53,13 @@ def test_view_at_another_offset_is_not_believed(pipe: Any) -> None:
     """Where the timestep belongs to another step than the scheduler says, the step is unknown, even if the values agree."""
     timesteps = pipe.scheduler.timesteps
     timesteps[3] = timesteps[2]
-    assert PipelineClock(pipe).read(timesteps[3].expand(1)).step_index is None
-    assert PipelineClock(pipe).read(timesteps[1]).step_index is None
+    assert running(pipe).read(timesteps[3].expand(1)).step_index is None
+    assert running(pipe).read(timesteps[1]).step_index is None
 
 
 def test_timestep_of_its_own_memory_is_compared_by_value(pipe: Any) -> None:
     """A copy of the right value is believed, in any dtype, and marked; another value, or a batch of unlike ones, is not."""
-    clock, timesteps = PipelineClock(pipe), pipe.scheduler.timesteps
+    clock, timesteps = running(pipe), pipe.scheduler.timesteps
     assert clock.read(timesteps[2].clone())[1:] == (2, None, True)
     assert not clock.read(timesteps[2].expand(2)).moved
     assert clock.read(timesteps[2].float().expand(2)).step_index == 2
@@ -71,7 +79,15 @@ def test_step_is_not_believed_unless_the_pipeline_says_it(pipe: Any, said: str) 
         "a copy": timesteps[2].clone(),
         "another pipeline's": other.timesteps[2],
     }[said]
-    assert PipelineClock(pipe).read(timesteps[2].expand(1)).step_index is None
+    assert running(pipe).read(timesteps[2].expand(1)).step_index is None
+
+
+def test_another_threads_call_is_nowhere(pipe: Any) -> None:
+    """Outside the pipeline's call, or on another thread than it, nothing is the pipeline's own."""
+    clock, timestep = running(pipe), pipe.scheduler.timesteps[2]
+    for thread in (None, threading.get_ident() + 1):
+        clock.thread = thread
+        assert clock.read(timestep) == (None, None, None, False)
 
 
 def test_before_the_first_step_it_is_the_begin_index_or_zero(pipe: Any) -> None:
@@ -79,22 +95,22 @@ def test_before_the_first_step_it_is_the_begin_index_or_zero(pipe: Any) -> None:
     timesteps = pipe.scheduler.timesteps
     stand(pipe, 0)
     pipe.scheduler._step_index = None
-    assert PipelineClock(pipe).read(timesteps[0]).step_index == 0
+    assert running(pipe).read(timesteps[0]).step_index == 0
     pipe.scheduler.set_begin_index(4)
     pipe._current_timestep = timesteps[4]
-    assert PipelineClock(pipe).read(timesteps[4]).step_index == 4
-    assert PipelineClock(pipe).read(timesteps[0]).step_index is None
+    assert running(pipe).read(timesteps[4]).step_index == 4
+    assert running(pipe).read(timesteps[0]).step_index is None
 
 
 def test_after_the_last_step_it_is_unknown(pipe: Any) -> None:
     """Past the end there is no step."""
     pipe.scheduler._step_index = 6
-    assert PipelineClock(pipe).read(pipe.scheduler.timesteps[5]).step_index is None
+    assert running(pipe).read(pipe.scheduler.timesteps[5]).step_index is None
 
 
 def test_request_is_the_identity_of_the_timesteps(pipe: Any) -> None:
     """`set_timesteps` begins another request, although the values are the same."""
-    clock = PipelineClock(pipe)
+    clock = running(pipe)
     first = clock.read(pipe.scheduler.timesteps[2]).key
     assert clock.read(pipe.scheduler.timesteps[2]).key is first
     pipe.scheduler.set_timesteps(6)
@@ -107,7 +123,7 @@ def test_told_clock_begins_a_request_when_time_runs_backwards() -> None:
 
     def key(step: int, branch: str, anew: bool = False) -> object | None:
         with clock.at(step, branch, anew):
-            return clock.read_own(torch.zeros(1)).key
+            return clock.read(torch.zeros(1)).key
 
     first = key(0, "cond")
     assert first is not None
@@ -122,9 +138,9 @@ def test_told_clock_begins_a_request_when_time_runs_backwards() -> None:
     assert third not in (None, second)
     clock.end(third)
     assert key(2, "cond") not in (None, third)
-    assert clock.read_own(torch.zeros(1)) == (None, None, None, False)
+    assert clock.read(torch.zeros(1)) == (None, None, None, False)
     with clock.at(1, "cond"):
-        assert clock.read_own(torch.zeros(1)).step_index is None
+        assert clock.read(torch.zeros(1)).step_index is None
 
 
 @pytest.mark.parametrize("context", ["other", None])
