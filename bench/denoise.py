@@ -95,7 +95,6 @@ def denoise(
     scheduler.set_timesteps(steps, device=latents.device)
     with pipe.progress_bar(total=steps):
         for t in scheduler.timesteps:
-            pipe._current_timestep = t  # as the pipeline's own loop does; the session asks for it
             predicted = {}
             for branch, text in given.text.items():
                 with model.cache_context(branch):

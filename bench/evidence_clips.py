@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from refkv_policy.mini.data import HELD_OUT_PHOTOGRAPHS, held_out_photographs, held_out_real, held_out_scenes
+from recipes.mini.data import HELD_OUT_PHOTOGRAPHS, held_out_photographs, held_out_real, held_out_scenes
 from refkv_policy.video import write_clip
 
 NAMES = ("bunny-0", "scene-0", "bikes-0", "scene-1", "flower", "bunny-1")

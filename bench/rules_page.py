@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from refkv_policy.cli.catalogue import advice, all_rules, examples, family, summary, visible, wrong_says
+from refkv_policy.cli.catalogue import advice, all_rules, examples, family, summary, wrong_says
 from refkv_policy.plan import Rule
+from refkv_policy.plan.wording import inert
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "rules.md"
 
@@ -53,7 +54,7 @@ def section(rule: Rule) -> Iterator[str]:
 
 def fenced(text: str) -> Iterator[str]:
     """A YAML block, with what cannot be seen drawn."""
-    yield from ("```yaml", *visible(text).rstrip("\n").split("\n"), "```")
+    yield from ("```yaml", *inert(text).rstrip("\n").split("\n"), "```")
 
 
 def anchor(rule: Rule) -> str:

@@ -24,12 +24,12 @@ from evidence_clips import write
 
 from refkv_policy.cli.measuring import fewer, ready
 from refkv_policy.compiler import HookTable, Workload, compile_plan, predict
-from refkv_policy.evidence.statistics import figure_of
 from refkv_policy.mini import model_path
 from refkv_policy.plan import parse_plan
 from refkv_policy.plan.diagnostic import PlanError
 from refkv_policy.quality.baselines import SPACINGS, respaced_table
 from refkv_policy.quality.gate_items import compare_with_line
+from refkv_policy.quality.statistics import figure_of
 from refkv_policy.quality.sweep import Entry
 from refkv_policy.quality.sweep_collect import Findings, Row, collect
 from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Work

@@ -1,8 +1,10 @@
 """refkv: a declarative policy engine for diffusion-model caches.
 
-    with refkv.attach(pipe, "wan21_p1_k4", steps=30, audit="run.jsonl") as session:
+    plan = refkv.load_plan("plans/wan21_p1_k4.yaml")
+    table = refkv.compile_plan(plan, profile="wan2.1-vace-mini", steps=30)
+    with refkv.attach(pipe, table, audit="run.jsonl") as session:
         frames = pipe(...).frames
-    print(session.summary)
+    session.summary
 
 Importing this package imports no torch; `attach` does, when first used.
 """
@@ -11,8 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from refkv_policy.notice import RefkvWarning
-from refkv_policy.plan.diagnostic import Diagnostic, PlanError, RefkvError
+from refkv_policy.plan.diagnostic import Diagnostic, PlanError, RefkvError, RefkvWarning
 
 if TYPE_CHECKING:
     from refkv_policy.compiler import HookTable as HookTable
@@ -49,9 +50,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    try:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith(__name__):
-            raise
-        raise RefkvError(f"{name} needs {error.name}: pip install 'refkv-policy[run]'") from error
+    if _HOMES[name] == "runtime":
+        from importlib.util import find_spec
+
+        if find_spec("torch") is None or find_spec("diffusers") is None:
+            raise RefkvError(
+                f"refkv.{name} needs torch and diffusers; install them with `pip install 'refkv-policy[run]'`"
+            )
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,9 +1,10 @@
-"""Files that take their place whole, or not at all. Needs the standard library only."""
+"""Files: read within bounds, and written so that they take their place whole, or not at all. Standard library only."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,32 @@ from typing import IO
 
 PART = ".part"
 MODE = 0o644
+NOT_REGULAR = "it is a device or a pipe, and not a regular file"
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A regular file, open for reading. Raises OSError for any other: a device has no end, and a pipe is waited for.
+
+    git holds links, and whoever sends a pull request says where they lead: `profile.yaml -> /dev/zero`.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for whoever would write into it.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, "it is a directory", os.fspath(path))
+    raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path))
+
+
+def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
+    """The bytes of a regular file. Raises OSError as `open_regular` does, with EFBIG for more than `limit` bytes."""
+    with open_regular(path) as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", os.fspath(path))
+    return data
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:
@@ -25,7 +52,7 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     if place.is_dir():
         raise OSError(errno.EISDIR, "it is a folder", os.fspath(path))
     if os.path.lexists(place) and not place.is_file():
-        raise OSError(errno.EEXIST, "it is a device or a pipe, and not a regular file", os.fspath(path))
+        raise OSError(errno.EEXIST, NOT_REGULAR, os.fspath(path))
     return place
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -26,6 +27,17 @@ def repository_root(plan_file: str) -> Path:
 def git_root(folder: Path) -> Path | None:
     """The nearest folder, from `folder` (absolute) upward, that holds `.git`; None where there is none."""
     return next((place for place in (folder, *folder.parents) if os.path.exists(place / ".git")), None)
+
+
+def check_inside(path: str | os.PathLike[str]) -> None:
+    """Raises OSError where a path in a git repository leads out of it through a link.
+
+    Whoever sends a pull request could have a line of any file shown in its review, or a lock written over one.
+    """
+    place = Path(os.path.abspath(path))
+    root = git_root(place.parent)
+    if root is not None and not Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root)):
+        raise OSError(errno.EXDEV, "it leads out of the repository through a link", os.fspath(path))
 
 
 def shown(path: str | os.PathLike[str]) -> str:

@@ -20,12 +20,3 @@ def resource(name: str) -> Path:
         if place.exists():
             return place
     raise FileNotFoundError(f"this installation of refkv lacks {name}: looked at {places[0]} and {places[1]}")
-
-
-def shipped_plan(name: str) -> Path | None:
-    """The path of the shipped plan of this name (`wan21_p1_k4`, or as a plan spells its own, `wan21-p1-k4`), or None."""
-    try:
-        found = resource("plans") / f"{name.lower().replace('-', '_')}.yaml"
-    except FileNotFoundError:
-        return None
-    return found if name.replace("-", "_").isidentifier() and found.is_file() else None

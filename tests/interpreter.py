@@ -108,8 +108,7 @@ class _Call:
     def region(self, site: Site, first: int, last: int, x: Tensor) -> Tensor:
         """A run of blocks: served as one, or block by block."""
         residual = self.value(site)
-        apart = (row := self.table.by_at.get(site)) is not None and row.rule is not None
-        apart = apart and self.table.rules[row.rule or 0].params.get("hints") == "apart"
+        apart = self.apart(site)
         if residual is not None:
             x = x + residual
             if apart:
@@ -132,14 +131,19 @@ class _Call:
         return x
 
     def main_block(self, site: Site, x: Tensor) -> tuple[Tensor, Tensor]:
-        """A main block and the hint that is added after it, which a reused block's residual holds."""
-        residual = self.value(site)
+        """A main block and the hint that is added after it, which a reused block's residual holds unless it is kept apart."""
+        residual, apart = self.value(site), self.apart(site)
         if residual is not None:
-            return x + residual, torch.zeros_like(x)
+            return x + residual + (self.hint_after(site.index or 0) if apart else 0), torch.zeros_like(x)
         out = self.block(site, self.model.blocks[site.index], x)
         hint = self.hint_after(site.index or 0)
-        self.keep(site, out + hint - x)
+        self.keep(site, out - x + (0 if apart else hint))
         return out + hint, hint
+
+    def apart(self, site: Site) -> bool:
+        """Whether the residual of a site is kept without the hints added inside it."""
+        row = self.table.by_at.get(site)
+        return row is not None and row.rule is not None and self.table.rules[row.rule].params.get("hints") == "apart"
 
     def hint_after(self, i: int) -> Tensor:
         """The hint added after main block i; zeros where there is none."""

@@ -12,47 +12,25 @@ from typing import Any
 
 import numpy as np
 
+from refkv_policy.canonical import sha256
 from refkv_policy.compiler import compile_plan
 from refkv_policy.compiler.predict import Workload
-from refkv_policy.plan import Plan, parse_plan
+from refkv_policy.plan import Plan
 from refkv_policy.profiles import Profile, load_profile
 from refkv_policy.quality.sweep import Entry, Sweep, make_entries
-from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Conditions, Source, Store, Task, sha256
+from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Conditions, Source, Store, Task
 from refkv_policy.quality.variants import Variant, Vary, make_variants
 from refkv_policy.video import read_clip, write_clip
+from tests.plans import one_rule, parsed
 
 SIZE, FRAMES, STEPS, GUIDANCE = 16, 5, 4, 5.0
 DIGEST = "sha256:" + "a" * 64
 
-TEXT = """\
-version: 1
-kind: plan
-name: tiny
-purpose: reference
-description: Reuse the deep hints once.
-models: [{model}]
-run:
-  steps: [{steps}]
-  sampler: {{name: unipc, flow_shift: 3.0}}
-  guidance: [5.0, 1.0]
-  shapes: [{{size: 96x96, frames: 17}}]
-caches:
-  - name: deep-hints
-    tier: P1
-    method: hint_reuse
-    at: "hint[deep]"
-    refresh: {{interval: 2}}
-    store: {{budget: {budget}}}
-acknowledgements:
-  - {{risk: lossy-hint-cache, by: tests, date: 2026-01-01, reason: a test}}
-"""
-
 
 def plan(model: str = "any", steps: int = STEPS, budget: str = "1MiB") -> Plan:
     """A plan of one lossy rule."""
-    found, diagnostics = parse_plan(TEXT.format(model=model, steps=steps, budget=budget), "tiny.yaml")
-    assert found is not None, diagnostics
-    return found
+    text = one_rule("tiny", models=model, steps=steps, interval=2).replace("guidance: 5.0", "guidance: [5.0, 1.0]")
+    return parsed(text.replace("{interval: 2}", f"{{interval: 2}}\n    store: {{budget: {budget}}}"), "tiny.yaml")
 
 
 def conditions(profile: Profile, **changes: Any) -> Conditions:

@@ -66,6 +66,8 @@ def test_predictions_equal_the_audit(
     plan = replace(refkv.load_plan(path), models=("any",))
     model = stubbed(MAPS[layers], attends=any(rule.method == "text_kv" for rule in plan.caches))
     table = compile_plan(plan, model, steps)
+    if branches != BRANCHES:
+        table = replace(table, guidance=(1.0,))
     forward = tiny.inputs()
     batch, _, frames, height, width = forward["hidden_states"].shape
     work = Workload(frames * height // 2 * width // 2, tiny.TEXT_LENGTH, batch)
@@ -87,7 +89,9 @@ def test_predictions_equal_the_audit(
             assert (counted.hits, counted.misses) == (tally.hits, tally.misses)
     (request,) = read_log(log).requests
     assert request.seal is not None
+    assert request.seal["outcome"] == "finished"
+    totals = request.seal["totals"]
+    assert (totals["hits"], totals["misses"]) == (expected.tally.hits, expected.tally.misses)
     assert request.seal["bytes_peak"] == expected.bytes_peak
-    # A log without uncond calls verifies too: guidance may be off.
     found = verify(log, table=table)
     assert found.outcome == "ok", found.problems

@@ -22,8 +22,9 @@ from refkv_policy import methods
 from refkv_policy.compiler import HookTable, Row, TableRule, compile_plan
 from refkv_policy.compiler.sigmas import sigma_grid
 from refkv_policy.mini.architecture import build_tokenizer, text_encoder_config
-from refkv_policy.plan import Sampler, Site, parse_plan
+from refkv_policy.plan import Sampler, Site
 from refkv_policy.runtime import wan_vace
+from tests.plans import plan_of
 
 torch.set_num_threads(1)
 
@@ -109,22 +110,6 @@ def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-class PassMain(nn.Module):
-    """A main block that computes nothing."""
-
-    def forward(self, hidden_states: Tensor, *_: Any) -> Tensor:
-        """The main stream."""
-        return hidden_states
-
-
-class PassVACE(nn.Module):
-    """A VACE block that computes nothing."""
-
-    def forward(self, hidden_states: Tensor, text: Tensor, control: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        """The control stream, as hint and as itself."""
-        return control, control
-
-
 def embeds(seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """A made-up prompt, already embedded."""
     return noise(1, TEXT_LENGTH, TEXT_DIM, seed=seed, dtype=dtype)
@@ -181,15 +166,10 @@ def compiled(
     lines = [
         f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n" for risk in risks_of(caches)
     ]
-    text = (
-        f"version: 1\nkind: plan\nname: test\nmodels: [any]\nrun:\n  steps: [{steps}]\n"
-        f"  sampler: {{name: unipc, flow_shift: {shift}}}\n  guidance: {guidance}\n"
-        f"  shapes: [{{size: 32x32, frames: 5}}]\ncaches:\n{caches}"
-    )
-    if lines:
-        text += "acknowledgements:\n" + "".join(lines)
-    plan, diagnostics = parse_plan(text, "test.yaml")
-    assert plan is not None, diagnostics
+    plan = plan_of(
+        caches, models="[any]", steps=f"[{steps}]", guidance=guidance, shift=shift, shape="{size: 32x32, frames: 5}",
+        rest="acknowledgements:\n" + "".join(lines) if lines else "",
+    )  # fmt: skip
     return compile_plan(plan, model, steps)
 
 

@@ -12,6 +12,7 @@ from refkv_policy.audit.fold import expand
 from refkv_policy.audit.header import is_branches, table_of
 from refkv_policy.audit.record import GENESIS, KINDS, MAX_LINE, OUTCOMES, SCHEMA, AuditError, parse, quoted
 from refkv_policy.compiler.table import BRANCHES, HookTable
+from refkv_policy.files import open_regular
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,7 +40,7 @@ class Line:
 def scan(path: str | os.PathLike[str]) -> Iterator[Line]:
     """The lines of the log at `path`, as `scan_file` gives them. Raises AuditError when it cannot be opened or read."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             yield from scan_file(file)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

@@ -6,12 +6,12 @@ numbers); the line is that text with `hash` put last. So a line has one spelling
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from refkv_policy.canonical import canonical_json, sha256
 from refkv_policy.plan.diagnostic import RefkvError
 
 SCHEMA = 1
@@ -22,7 +22,6 @@ MAX_LINE = 16 * 2**20
 KINDS = ("request", "step", "event", "seal", "close")
 OUTCOMES = ("finished", "failed", "cancelled", "incomplete")
 
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 _HASH = re.compile(rb',"hash":"(sha256:[0-9a-f]{64})"\}')
 _HASH_BYTES = len(',"hash":"sha256:"}') + 64
 
@@ -34,7 +33,7 @@ class AuditError(RefkvError):
 def canonical(value: Any) -> str:
     """The one JSON text of a value. Raises AuditError for what JSON cannot hold exactly (NaN, an object, odd keys)."""
     try:
-        return _ENCODER.encode(value)
+        return canonical_json(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise AuditError(f"the audit log cannot hold this value: {error}") from error
 
@@ -45,15 +44,10 @@ def checked(record: Mapping[str, Any]) -> dict[str, Any]:
     return value
 
 
-def digest(data: bytes) -> str:
-    """`sha256:…` of the bytes."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
 def chained(record: Mapping[str, Any], prev: str) -> tuple[bytes, str]:
     """The whole line (with its newline) of a record that follows the line whose hash is `prev`, and its own hash."""
     body = canonical({**record, "prev": prev}).encode("ascii")
-    own = digest(body)
+    own = sha256(body)
     line = body[:-1] + b',"hash":"' + own.encode("ascii") + b'"}\n'
     if len(line) > MAX_LINE:
         raise AuditError(f"a line of {len(line)} bytes is longer than the {MAX_LINE} an audit log allows")
@@ -77,7 +71,7 @@ def parse(line: bytes) -> tuple[dict[str, Any] | None, str | None]:
     if match is None:
         return value, "it does not end in its own hash"
     body = line[:-_HASH_BYTES] + b"}"
-    if digest(body) != match[1].decode("ascii"):
+    if sha256(body) != match[1].decode("ascii"):
         return value, "it was edited: its hash does not match what it holds"
     try:
         spelled = canonical({k: v for k, v in value.items() if k != "hash"}).encode("ascii")
@@ -89,7 +83,7 @@ def parse(line: bytes) -> tuple[dict[str, Any] | None, str | None]:
 def quoted(value: object) -> str:
     """A value from a log, for a message: JSON, ASCII without control characters, at most 80 of them."""
     try:
-        text = _ENCODER.encode(value)
+        text = canonical_json(value)
     except (TypeError, ValueError, RecursionError):
         text = f"<{type(value).__name__}>"
     text = text.replace("\x7f", "\\u007f")

@@ -10,6 +10,7 @@ from refkv_policy.audit.decide import Decider
 from refkv_policy.audit.decision import Decision
 from refkv_policy.audit.header import same_sigma
 from refkv_policy.audit.legal import DROPPED, faults
+from refkv_policy.audit.plausible import Plausible
 from refkv_policy.audit.read import Header, StepLine
 from refkv_policy.audit.record import OUTCOMES, plain, quoted
 from refkv_policy.audit.totals import Totals
@@ -50,6 +51,7 @@ class Replay:
             for n in range(len(self.table.rules))
             if any(ONLINE in row.actions(b) for row in self.table.governed(n) for b in header.branches)
         }
+        self._plausible = Plausible(header)
 
     @property
     def whole(self) -> bool:
@@ -58,7 +60,7 @@ class Replay:
 
     def step(self, line: StepLine) -> list[str]:
         """Take one step line."""
-        found = self._sites(line)
+        found = self._plausible.step(line) + self._sites(line)
         self.lines += 1
         self.decisions += len(line.decisions)
         self._bytes = max(self._bytes, line.bytes_held)
@@ -85,6 +87,7 @@ class Replay:
             found.append(f"the seal says {quoted(peak)} bytes at the peak, and a step held {self._bytes}")
         if not isinstance(record.get("error"), (str, type(None))):
             found.append("the seal's error is not a text")
+        found.extend(_few(self._plausible.end(peak)))
         found.extend(_few(self._sums(record.get("totals"))))
         if self.outcome == "finished" and not self.whole:
             ran, all_steps = len(self.branches_run), len(self.table.evaluated)
@@ -95,7 +98,8 @@ class Replay:
 
     def unsealed(self) -> list[str]:
         """Take the end of the log in place of a seal."""
-        return [] if self._gap is None or self._unknown else [self._gap]
+        found = _few(self._plausible.end(None))
+        return found if self._gap is None or self._unknown else [*found, self._gap]
 
     def notes(self) -> list[str]:
         """What is legal and worth telling: branches that were absent, calls without a place in the table."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from refkv_policy.audit.header import now, request_record
 from refkv_policy.audit.record import GENESIS, OUTCOMES, AuditError, chained, checked, quoted
 from refkv_policy.audit.totals import Totals
 from refkv_policy.compiler.table import HookTable
-from refkv_policy.notice import tell
+from refkv_policy.plan.diagnostic import RefkvWarning
 
 
 def outcome_of(error: BaseException) -> str:
@@ -211,8 +212,7 @@ class AuditWriter(NullWriter):
     Never overwrites or appends to a file that exists: raises AuditError (`free_path` finds another name). Each line is
     one unbuffered write; one that fails part-way is taken back, so that the log stays whole and the writer usable. An
     interrupt between a write and its bookkeeping is made good at the next call. Lines are handed to the operating
-    system, not forced to disk: they outlive a killed process, not a power cut. The log is that of the process that made
-    it: in one forked from it the writer counts and writes nothing, and warns of the first line that it leaves out.
+    system, not forced to disk: they outlive a killed process, not a power cut.
     """
 
     head: str
@@ -227,9 +227,8 @@ class AuditWriter(NullWriter):
         except (OSError, ValueError) as error:
             raise AuditError(f"the audit log {self.path} cannot be made: {error}") from error
         self.head = GENESIS
-        self._size = 0
+        self._size, self._pid, self._left_out = 0, os.getpid(), False
         self._pending: _Pending | None = None
-        self._pid, self._left_out = os.getpid(), False
 
     def _shut(self) -> None:
         super()._shut()
@@ -250,11 +249,12 @@ class AuditWriter(NullWriter):
     def _append(self, record: Mapping[str, Any], after: Callable[[], None]) -> None:
         if self._closed:
             raise AuditError(f"the audit log {self.path} is closed")
-        if self._pid != os.getpid():
+        if self._pid != os.getpid():  # a fork shares the file with its parent, whose log it is
             if not self._left_out and record["kind"] not in ("seal", "close"):
                 self._left_out = True
-                tell(f"the audit log {self.path} is that of another process: what this forked one does is not logged")
-            after()
+                text = f"the audit log {self.path} is its parent's: what this forked process does is not logged"
+                warnings.warn(text, RefkvWarning, stacklevel=3)
+            super()._append(record, after)
             return
         self._settle()
         line, head = chained(record, self.head)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from refkv_policy.compiler.reasons import reasons
 from refkv_policy.compiler.spend import Ceiling, Spend, ceilings, spend
 from refkv_policy.compiler.words import rules_in_words
 from refkv_policy.plan import Diagnostic, Plan, Shape
+from refkv_policy.plan.wording import json_text
 from refkv_policy.profiles import Profile
 
 FORMAT_VERSION = 1
@@ -22,13 +22,18 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A table's figures at one size. alone: the prediction of each branch that runs, without the other."""
+    """A table's figures at one size. alone: the prediction of each branch that runs, without the other.
+
+    best, best_spend: the same where all that may be served in the run is; None for a table that decides nothing there.
+    """
 
     shape: Shape
     prediction: Prediction
     alone: dict[str, Prediction]
     spend: Spend
     ceilings: tuple[Ceiling, ...]
+    best: Prediction | None = None
+    best_spend: Spend | None = None
 
 
 def account(table: HookTable, profile: Profile, work: Workload, shape: Shape, dtype: str) -> Account:
@@ -41,6 +46,8 @@ def account(table: HookTable, profile: Profile, work: Workload, shape: Shape, dt
         {branch: predict(table, profile, work, dtype, (branch,)) for branch in branches},
         found,
         ceilings(table, found, profile, work),
+        predict(table, profile, work, dtype, branches, "best") if table.online else None,
+        spend(table, profile, work, branches, "best") if table.online else None,
     )
 
 
@@ -74,9 +81,16 @@ def account_json(
             {"code": d.code, "message": d.message, "help": d.help, "line": d.span.line if d.span else None}
             for d in warnings
         ],
-        "predicted": {str(a.shape): {**figures(a.prediction), **_shares(a)} for a in accounts},
+        "predicted": {
+            str(a.shape): {
+                **figures(a.prediction),
+                **_shares(a),
+                **({} if a.best is None else {"best": figures(a.best)}),
+            }
+            for a in accounts
+        },
     }
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return json_text(value)
 
 
 def attention_json(table: HookTable) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from refkv_policy.plan.catalogue import RULES, Rule
-from refkv_policy.plan.diagnostic import Diagnostic, RefkvError
+from refkv_policy.plan.diagnostic import Diagnostic, PlanError
 from refkv_policy.resources import PACKAGE
 
 FAMILIES = {
@@ -79,7 +79,7 @@ def all_rules() -> dict[str, Rule]:
 
 @functools.cache
 def examples() -> dict[str, Example]:
-    """The example of each rule that has one, by code. Raises RefkvError when an examples file is not one."""
+    """The example of each rule that has one, by code. Raises PlanError when an examples file is not one."""
     from refkv_policy.plan.yaml_subset import load_document
 
     bases: dict[str, str] = {}
@@ -87,7 +87,7 @@ def examples() -> dict[str, Example]:
     for path in sorted(PACKAGE.glob("*/examples.yaml")):
         document, faults = load_document(path.read_text(encoding="utf-8"), str(path))
         if document is None:
-            raise RefkvError("\n".join(map(str, faults)))
+            raise PlanError(faults)
         bases |= document.value.get("bases", {})
         entries |= document.value["examples"]
     return {code: _example(entry, bases) for code, entry in sorted(entries.items())}
@@ -117,11 +117,6 @@ def wrong_says(code: str) -> Diagnostic | None:
     """The diagnostic of a rule's wrong example; None when it has none, or one in prose."""
     example = examples().get(code)
     return None if example is None else next((d for d in example.findings("wrong") if d.code == code), None)
-
-
-def visible(text: str) -> str:
-    """The text with characters that cannot be seen drawn as ‹U+202E›; line breaks stay."""
-    return "".join(c if c.isprintable() or c == "\n" else f"‹U+{ord(c):04X}›" for c in text)
 
 
 def _example(entry: Mapping[str, Any], bases: Mapping[str, str]) -> Example:

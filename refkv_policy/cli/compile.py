@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from refkv_policy.cli.find import STDIN, find_plans
-from refkv_policy.cli.group import FALLS_SHORT, Failure, say
+from refkv_policy.cli.group import FALLS_SHORT, Failure, echo, echo_json, say, say_faults
 
 
 @click.command("compile")
@@ -28,7 +28,7 @@ def compile_(ctx: click.Context, plans: tuple[str, ...], check: bool, to_stdout:
     each model and step count the plan lists: commit it, and review it in every change.
     """
     from refkv_policy.compiler.lock import check_lock, lock_path, lock_text, write_lock
-    from refkv_policy.plan import PlanError, load_plan
+    from refkv_policy.plan import PlanError, errors, load_plan
 
     for one, other, given in (
         ("--check", "--stdout", check and to_stdout),
@@ -47,20 +47,22 @@ def compile_(ctx: click.Context, plans: tuple[str, ...], check: bool, to_stdout:
             plan = load_plan(file)
             lock = lock_path(file)
             if to_stdout:
-                click.echo(lock_text(plan), nl=False)
+                echo(lock_text(plan), nl=False)
                 results[file] = "printed"
             elif check:
                 fault = check_lock(plan, lock)
                 results[file] = "stale" if fault else "current"
                 if fault:
-                    say(f"{fault}\n  help: {fault.help}")
+                    say_faults([fault])
             else:
                 results[file] = "written" if write_lock(plan, lock) else "current"
         except PlanError as error:
-            say(str(error))
+            say_faults(errors(error.diagnostics))
             results[file] = "unsound"
         except OSError as error:
-            raise Failure(f"cannot write {lock_path(file)}: {error.strerror}; make room for a file there") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            help = "make room" if full else "make the folder writable, or print the lock with --stdout"
+            raise Failure(f"cannot write {lock_path(file)}: {error.strerror}; {help}") from error
     _report(results, as_json, quiet=to_stdout)
     if {"stale", "unsound"} & set(results.values()):
         ctx.exit(FALLS_SHORT)
@@ -85,7 +87,7 @@ def _report(results: dict[str, str], as_json: bool, quiet: bool) -> None:
         plans = [
             {"plan": file, "lock": str(Path(file).with_suffix(".lock")), "state": s} for file, s in results.items()
         ]
-        click.echo(json.dumps({"format_version": 1, "plans": plans}, indent=2))
+        echo_json({"format_version": 1, "plans": plans})
         return
     if quiet:
         return

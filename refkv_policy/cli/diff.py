@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from refkv_policy.cli.group import FINE, Failure
+from refkv_policy.cli.group import FINE, Failure, echo, echo_json
 
 if TYPE_CHECKING:
     from refkv_policy.cli.diff_standing import Moved
@@ -49,13 +48,13 @@ def diff(ctx: click.Context, plans: tuple[str, ...], base: str | None, form: str
     found = list(_since(base, plans) if base is not None else _two(plans))
     if form == "json":
         value = {"format_version": 1, "plans": [diff_text.as_json(c.name, c.diff, c.moved) for c in found]}
-        click.echo(json.dumps(value, indent=2))
+        echo_json(value)
     else:
         both = [(c.diff, c.moved) for c in found]
         preface = f"{diff_text.preface(both)}\n\n" if form == "text" else diff_text.markdown_preface(both)
         show = diff_text.text if form == "text" else diff_text.markdown
         shown = [show(c.name, c.diff, c.moved) for c in found if c.changed or base is None]
-        click.echo(preface.lstrip() + ("\n".join(shown) if shown else "no plan changed\n"), nl=False)
+        echo(preface.lstrip() + ("\n".join(shown) if shown else "no plan changed\n"), nl=False)
     status = FINE
     if detailed_exitcode and any(c.changed or c.moved.demands for c in found):
         behaviour = any(c.diff.verdict in ("behaviour", "added", "removed") for c in found)

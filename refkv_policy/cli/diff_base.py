@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from refkv_policy.cli.find import find_plans
 from refkv_policy.cli.group import Failure
+from refkv_policy.evidence.rules import MAX_BYTES
 from refkv_policy.plan.diagnostic import Diagnostic, PlanError
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ class Revision:
 
     def _content(self, path: str) -> bytes:
         """The bytes of a file, past whatever git is told to make of them for people."""
-        return git("cat-file", "blob", f"{self.commit}:{path}", at=self.top)
+        blob = f"{self.commit}:{path}"
+        if int(git("cat-file", "-s", blob, at=self.top)) > MAX_BYTES:
+            raise Failure(f"{self.name}:{path} is larger than {MAX_BYTES:,} bytes; no plan or evidence is")
+        return git("cat-file", "blob", blob, at=self.top)
 
     def plan(self, path: str, sure: bool) -> Plan | None:
         """The plan at a path, with what decides about it; None where there is none. Raises PlanError for an unsound one.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import click
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from refkv_policy.cli.account import Account, attention_json
+from refkv_policy.cli.group import echo
 from refkv_policy.compiler import HookTable, branches_of, human_bytes
 from refkv_policy.compiler.lock import attention_text
 from refkv_policy.compiler.picture import compact, render_map
@@ -21,6 +22,7 @@ from refkv_policy.compiler.reasons import reasons
 from refkv_policy.compiler.table import ACTIONS
 from refkv_policy.compiler.words import RuleWords, rules_in_words
 from refkv_policy.plan import Diagnostic, Plan
+from refkv_policy.plan.wording import visible
 from refkv_policy.profiles import Profile
 
 PIPED_WIDTH = 100
@@ -52,15 +54,17 @@ def explain_text(
         _warnings(console, warnings)
     text = printed.get()
     # Cells are padded to their column; on a terminal that is invisible, elsewhere it is left out.
-    click.echo(text if console.is_terminal else "\n".join(map(str.rstrip, text.split("\n"))), nl=False)
+    terminal = console.is_terminal
+    echo(text if terminal else "\n".join(map(str.rstrip, text.split("\n"))), nl=False, colours=terminal)
 
 
 def _print(
     console: Console, plan: Plan, table: HookTable, profile: Profile, accounts: Sequence[Account], dtype: str
 ) -> None:
-    description = " ".join(plan.description.split())
-    console.print(Text(plan.name, "bold") + Text(f": {description}" if description else ""))
-    console.print(Text(_setting(table, profile)))
+    description = visible(" ".join(plan.description.split()))
+    told = _wrapped(console, f"{plan.name}: {description}" if description else plan.name)
+    console.print(Text(plan.name, "bold") + Text(told.removeprefix(plan.name)))
+    console.print(Text("\n".join(_wrapped(console, line) for line in _setting(table, profile).split("\n"))))
     _rules(console, plan, table, accounts)
     _map(console, table)
     _why(console, plan, table, profile)
@@ -73,12 +77,17 @@ def _print(
         _memory(console, table, found)
 
 
+def _wrapped(console: Console, line: str) -> str:
+    """A line that may hold a foreign text, wrapped behind spaces: what stands at a margin is refkv's own."""
+    return textwrap.fill(line, console.width, subsequent_indent="  ", break_on_hyphens=False)
+
+
 def _warnings(console: Console, found: Iterable[Diagnostic]) -> None:
     for number, warning in enumerate(found):
         if not number:
             _heading(console, "what `refkv validate` warns of")
         place = f"line {warning.span.line}: " if warning.span else ""
-        told = Text(f"{place}{warning.code} {warning.message}\nhelp: {warning.help}", "yellow")
+        told = Text(f"{place}{warning.code} {visible(warning.message)}\nhelp: {visible(warning.help)}", "yellow")
         console.print(Padding(told, (0, 0, 0, 2)))
 
 
@@ -95,9 +104,7 @@ def _heading(console: Console, text: str) -> None:
 
 def _setting(table: HookTable, profile: Profile) -> str:
     guidance = ", ".join(f"{g:g}" for g in table.guidance)
-    text = (
-        f"on {profile.title} at {table.steps} steps, {table.sampler}, shift {table.flow_shift:g}, guidance {guidance}"
-    )
+    text = f"on {visible(profile.title)} at {table.steps} steps, {table.sampler}, shift {table.flow_shift:g}, guidance {guidance}"
     if table.quantized is not None:
         told = attention_json(table)
         text += f"\nself-attention {attention_text(table)}\n  {told['scope']}: {told['status']} [{told['source']}]"
@@ -110,13 +117,13 @@ def _rules(console: Console, plan: Plan, table: HookTable, accounts: Sequence[Ac
     if not words:
         console.print("  no rules: everything is computed")
     for rule in words:
-        place = f"{Path(plan.document.file).name}:{rule.line}"
+        place = f"{visible(Path(plan.document.file).name)}:{rule.line}"
         console.print(Text(f"  {rule.name}", "bold") + Text(f"  {rule.tier} {rule.method}, {place}"))
         grid = Table.grid(padding=(0, 2))
         grid.add_column(no_wrap=True)
         grid.add_column()
         for label, text in _told(rule, accounts):
-            grid.add_row(Text(label, "bright_black"), Text(text))
+            grid.add_row(Text(label, "bright_black"), Text(visible(text)))
         console.print(Padding(grid, (0, 0, 0, 4)))
 
 
@@ -126,10 +133,18 @@ def _told(rule: RuleWords, accounts: Sequence[Account]) -> Iterator[tuple[str, s
     if rule.computed is not None:
         yield "computed", rule.computed
     yield ("between" if rule.computed is not None else "does"), rule.between
-    shares = ", ".join(f"{a.spend.spared[rule.name] / a.spend.total:.2%} at {a.shape}" for a in accounts)
+    shares = ", ".join(f"{_between(a, rule.name)} at {a.shape}" for a in accounts)
     yield "spares", f"{rule.spares}: of all FLOPs {shares}" if rule.spares else "nothing"
     for risk, accepted in rule.risks:
         yield "risk", f"{risk}, {accepted}"
+
+
+def _between(found: Account, rule: str) -> str:
+    """The share of the FLOPs that a rule spares; at least and at most, where that is decided in the run."""
+    least = found.spend.spared[rule] / found.spend.total
+    most = least if found.best_spend is None else found.best_spend.spared[rule] / found.best_spend.total
+    least, most = min(least, most), max(least, most)  # what is not reached in the best case is not this rule's to spare
+    return f"{least:.2%}" if most == least else f"{least:.2%} to {most:.2%}"
 
 
 def _map(console: Console, table: HookTable) -> None:
@@ -145,7 +160,7 @@ def _map(console: Console, table: HookTable) -> None:
 
 def _why(console: Console, plan: Plan, table: HookTable, profile: Profile) -> None:
     _heading(console, "why each site is what it is")
-    file = Path(plan.document.file).name
+    file = visible(Path(plan.document.file).name)
     grid = _grid("sites", "because")
     for reason in reasons(plan, table, profile):
         because = list(reason.because)
@@ -176,9 +191,9 @@ def _time(console: Console, found: Account) -> None:
         grid.add_row(bound.tier, TIERS[bound.tier], *most, f"{bound.spared:.2%}", of_it)
     console.print(Padding(grid, (0, 0, 0, 2)))
     whole = found.prediction
-    console.print(
-        Text(f"  all rules together save {whole.saved:.2%} of the FLOPs: {whole.speedup:.2f}x at most", "bold")
-    )
+    least, fastest = f"{whole.saved:.2%}", f"{(found.best or whole).speedup:.2f}x at most"
+    saved = least if found.best is None else f"{least} to {found.best.saved:.2%}, as the run decides,"
+    console.print(Text(f"  all rules together save {saved} of the FLOPs: {fastest}", "bold"))
 
 
 def _of_steps(shares: Sequence[float]) -> Iterator[str]:
@@ -212,8 +227,10 @@ def _memory(console: Console, table: HookTable, found: Account) -> None:
     total = [human_bytes(p.bytes_peak) for p in found.alone.values()]
     grid.add_row("the plan", *total, human_bytes(whole.bytes_peak), "", style="bold")
     console.print(Padding(grid, (0, 0, 0, 2)))
+    best = "" if found.best is None else f" to {found.best.tally.misses}, as the run decides"
     console.print(
-        f"  hits {tally.hits}, misses {tally.misses} ({tally.rate:.1%} hits); peak cache {human_bytes(whole.bytes_peak)}"
+        f"  hits {tally.hits}, misses {tally.misses}{best} ({tally.rate:.1%} hits); "
+        f"peak cache {human_bytes(whole.bytes_peak)}"
     )
 
 

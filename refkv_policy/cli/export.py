@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refkv_policy.cli.find import find_plan
-from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, say
+from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, echo, echo_json, say
 
 if TYPE_CHECKING:
     from refkv_policy.plan import Plan
@@ -42,14 +41,15 @@ def export(ctx: click.Context, plan: str, target: str, model: str | None, stage_
     try:
         found = export_plan(loaded, _profile(loaded, model))
     except ExchangeError as error:
-        raise Failure("\n".join(f"cannot export: {reason}" for reason in error.reasons), FALLS_SHORT) from error
+        first, *more = (f"cannot export: {reason}" for reason in error.reasons)
+        raise Failure(first, FALLS_SHORT, more) from error
     if form == "json":
         value = {"format_version": 1, "to": target, "release": RELEASE, "plan": found.plan, "model": found.model}
         told = {"stage_id": stage_id, "fields": found.fields, "flags": found.flags}
         left_out = [asdict(entry) for entry in found.left_out]
-        click.echo(json.dumps({**value, **told, "not_told": left_out, "notes": found.notes}, indent=2))
+        echo_json({**value, **told, "not_told": left_out, "notes": found.notes})
         ctx.exit(FINE if found.fields else FALLS_SHORT)
-    click.echo(found.yaml(stage_id) if form == "yaml" else found.flags, nl=form == "flags" and bool(found.fields))
+    echo(found.yaml(stage_id) if form == "yaml" else found.flags, nl=form == "flags" and bool(found.fields))
     if form == "flags" or not sys.stdout.isatty():  # the YAML's comments say the same
         for note in found.notes:
             say(f"note: {note}")

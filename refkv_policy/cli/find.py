@@ -10,6 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from refkv_policy.cli.group import Failure, did_you_mean
+from refkv_policy.files import read_bounded
+from refkv_policy.plan.rules import MAX_BYTES
 from refkv_policy.plan.yaml_subset import compose
 from refkv_policy.resources import resource
 
@@ -55,7 +57,7 @@ def find_plans(references: Iterable[str], missing: bool = False) -> tuple[str, .
 def is_plan(path: Path) -> bool:
     """Whether a YAML file found in a folder is meant as a plan: it says so, or says no kind at all."""
     try:
-        text = path.read_text("utf-8", errors="replace")
+        text = read_bounded(path, MAX_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return True
     kind = _KIND.search(text)

@@ -6,16 +6,21 @@ import errno
 import importlib
 import keyword
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
-from refkv_policy.plan.diagnostic import PlanError, RefkvError
+from refkv_policy.plan.diagnostic import Diagnostic, PlanError, RefkvError, errors
+from refkv_policy.plan.wording import inert, json_text, visible
+from refkv_policy.text import columns, fold
 
 FINE, FALLS_SHORT, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses. 130 is what shells report for a command ended by Ctrl-C."""
+NO_FILE = frozenset({"RKV001", "RKV002", "RKV003"})
+"""Codes of a file that could not be read at all: the command could not do its work."""
 
 COMMANDS = (
     "run",
@@ -47,13 +52,18 @@ EXTRAS = {
 }
 """The extra that installs a library that the base install does not need."""
 
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+
 
 class Failure(RefkvError):
-    """The command could not do its work: the sentence says why and what to do. status is the exit status."""
+    """The command could not do its work: the sentence says why and what to do. status is the exit status.
 
-    def __init__(self, sentence: str, status: int = COULD_NOT) -> None:
+    more: further sentences, each for a line of its own.
+    """
+
+    def __init__(self, sentence: str, status: int = COULD_NOT, more: Iterable[str] = ()) -> None:
         super().__init__(sentence)
-        self.status = status
+        self.status, self.more = status, tuple(more)
 
 
 class _ReaderGoneError(Exception):
@@ -72,7 +82,7 @@ class Commands(click.Group):
                 is_eager=True,
                 expose_value=False,
                 callback=_version,
-                help="Show the version.",
+                help="Show the versions of refkv, python, torch and diffusers.",
             )
         )
 
@@ -127,7 +137,9 @@ class Commands(click.Group):
         except click.exceptions.Exit as stop:
             return stop.exit_code
         except click.ClickException as error:
-            error.show()
+            if isinstance(error, click.UsageError) and error.ctx is not None:
+                echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", err=True)
+            say(f"Error: {error.format_message()}")
             return COULD_NOT
         except (click.Abort, KeyboardInterrupt):
             say("interrupted")
@@ -135,7 +147,8 @@ class Commands(click.Group):
         except Failure as error:
             return tell(error, error.status)
         except PlanError as error:
-            return tell(error, FALLS_SHORT)
+            unread = any(d.code in NO_FILE for d in error.diagnostics)
+            return tell(error, COULD_NOT if unread else FALLS_SHORT)
         except RefkvError as error:
             return tell(error, COULD_NOT)
         except (BrokenPipeError, _ReaderGoneError):
@@ -158,17 +171,43 @@ def _unexpected(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip() or 'no message'} (set REFKV_DEBUG=1 to see where)"
 
 
-def did_you_mean(name: str, names: Sequence[str]) -> str:
+def did_you_mean(name: str, names: Sequence[str], alike: float = 0.6) -> str:
     """`; did you mean 'x'?` for the closest of `names`, or `.`, to close a sentence with."""
-    from difflib import get_close_matches  # here, since only a mistake needs it
+    from refkv_policy.plan.wording import nearest  # here, since only a mistake needs it
 
-    close = get_close_matches(name, names, 1, 0.5)
-    return f"; did you mean {close[0]!r}?" if close else "."
+    close = nearest(name, names, alike)
+    return "." if close is None else f"; did you mean {close!r}?"
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True, colours: bool = False, ready: bool = False) -> None:
+    """Print a text of one or more lines, made inert. Everything that a command prints goes through here.
+
+    colours: those in it are meant, since foreign texts were made visible before they were put between them.
+    ready: it is JSON, or of commands to a CI runner, and whoever put it together has seen to the texts in it.
+    """
+    if not ready:
+        parts = _COLOUR.split(text) if colours else [text]
+        text = "".join(part if index % 2 else inert(part) for index, part in enumerate(parts))
+    click.echo(text, err=err, nl=nl)  # noqa: TID251 - the one place
+
+
+def echo_json(value: Any) -> None:
+    """Print the JSON of a value to stdout."""
+    echo(json_text(value), ready=True)
 
 
 def say(text: str) -> None:
-    """One line to stderr: progress and notes, never data."""
-    click.echo(text, err=True)
+    """One line to stderr: progress and notes, never data. What breaks lines in it becomes spaces; on a terminal it is
+    broken between words.
+    """
+    echo(fold(visible(text), columns(sys.stderr) if sys.stderr.isatty() else None), err=True)
+
+
+def say_faults(faults: Iterable[Diagnostic]) -> None:
+    """Two lines to stderr for each fault: what it is, and what helps."""
+    for fault in faults:
+        say(str(fault))
+        say(f"  help: {fault.help}")
 
 
 def stdin_bytes() -> bytes:
@@ -181,16 +220,32 @@ def stdin_bytes() -> bytes:
 def tell(error: BaseException, status: int, sentence: str | None = None) -> int:
     """Say an error on stderr, with its traceback under REFKV_DEBUG=1; gives back the status."""
     if os.environ.get("REFKV_DEBUG") == "1":
-        from traceback import print_exception
+        from traceback import format_exception
 
-        print_exception(error)
-    say(f"refkv: {sentence or error}")
+        echo("".join(format_exception(error)), err=True)
+    if isinstance(error, PlanError):
+        first, *others = errors(error.diagnostics)
+        say(f"refkv: {first}")
+        say(f"  help: {first.help}")
+        say_faults(others)
+        return status
+    for line in (f"refkv: {sentence or error}", *getattr(error, "more", ())):
+        say(line)
     return status
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+        from platform import python_version
+
         from refkv_policy import __version__
 
-        click.echo(f"refkv {__version__}")
+        found = {"refkv": __version__, "python": python_version()}
+        for name in ("torch", "diffusers"):
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                found[name] = "not installed"
+        echo("\n".join(f"{name} {number}" for name, number in found.items()))
         ctx.exit()

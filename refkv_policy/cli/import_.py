@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refkv_policy.cli.group import FALLS_SHORT, Failure, say, stdin_bytes
+from refkv_policy.cli.group import FALLS_SHORT, Failure, echo, say, stdin_bytes
 from refkv_policy.files import atomic_write
 
 if TYPE_CHECKING:
@@ -69,11 +69,12 @@ def import_(
     try:
         text = plan_text(_settings(form, source), point)
     except ExchangeError as error:
-        raise Failure("\n".join(f"cannot import: {reason}" for reason in error.reasons), FALLS_SHORT) from error
+        first, *more = (f"cannot import: {reason}" for reason in error.reasons)
+        raise Failure(first, FALLS_SHORT, more) from error
     for found in check_text(text, out or "<imported>"):
         say(f"note: {found.message} ({found.code})")
     if target is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     _write(target, text)
     say(f"wrote {target}. Read it, then `refkv explain {target}` and `refkv compile {target}`")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
+
+from refkv_policy.cli.group import echo, echo_json
+from refkv_policy.text import columns, fold
 
 
 @click.command("models")
@@ -33,18 +35,17 @@ def models(as_json: bool) -> None:
             }
         )
     if as_json:
-        click.echo(json.dumps({"format_version": 1, "models": entries}, indent=2))
+        echo_json({"format_version": 1, "models": entries})
         return
     for e in entries:
         weights = "embedded: `refkv run` needs nothing else" if e["embedded"] else "weights: `refkv run --model DIR`"
-        click.echo(f"{e['name']}  {e['title']} ({weights})")
-        click.echo(
-            f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads"
-        )
-        click.echo(f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}")
-        for stack, named in e["sets"].items():
-            for label, selector in named.items():
-                click.echo(f"  {stack}[{label}] is {stack}[{selector}]")
+        lines = [
+            f"{e['name']}  {e['title']} ({weights})",
+            f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads",
+            f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}",
+            *(f"  {s}[{label}] is {s}[{text}]" for s, named in e["sets"].items() for label, text in named.items()),
+        ]
+        echo(fold("\n".join(lines), columns()))
 
 
 def _embedded(name: str) -> bool:

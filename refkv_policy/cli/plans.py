@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from refkv_policy.cli.find import shipped_plans
+from refkv_policy.cli.group import echo, echo_json
+from refkv_policy.text import columns, fold
 
 
 @click.command("plans")
@@ -32,11 +33,14 @@ def plans(as_json: bool) -> None:
             }
         )
     if as_json:
-        click.echo(json.dumps({"format_version": 1, "plans": entries}, indent=2))
+        echo_json({"format_version": 1, "plans": entries})
         return
     width = max(len(e["name"]) for e in entries) if entries else 0
     for e in entries:
         steps = ", ".join(map(str, e["steps"]))
-        click.echo(f"{e['name']:<{width}}  {'+'.join(e['tiers']) or 'none'}  {e['purpose']}, {steps} steps")
-        click.echo(f"{'':<{width}}  {e['description']}")
-        click.echo(f"{'':<{width}}  for {', '.join(e['models'])}")
+        lines = (
+            f"{e['name']:<{width}}  {'+'.join(e['tiers']) or 'none'}  {e['purpose']}, {steps} steps",
+            f"{'':<{width}}  {e['description']}",
+            f"{'':<{width}}  for {', '.join(e['models'])}",
+        )
+        echo(fold("\n".join(lines), columns()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,6 +10,8 @@ from refkv_policy.plan.catalogue import RULES
 from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.reader import in_order
 from refkv_policy.plan.source import lines
+from refkv_policy.plan.wording import json_text, visible
+from refkv_policy.text import columns, fold
 
 FORMAT_VERSION = 1
 WIDTH = 100
@@ -23,12 +24,13 @@ Style = Callable[..., str]
 def render(
     diagnostics: Iterable[Diagnostic], form: str = "text", sources: Sources | None = None, color: bool = False
 ) -> str:
-    """The diagnostics in one of FORMATS, by file and place, ending in a line break unless empty.
+    """The diagnostics in one of FORMATS, errors first, then by file and place, ending in a line break unless empty.
 
     sources: the text of each file, for snippets; a file that is not there gets none. Raises KeyError for a format that
     does not exist.
     """
-    return FORMATS[form](in_order(diagnostics), sources or {}, color)
+    found = tuple(sorted(in_order(diagnostics), key=lambda d: tuple(_COLORS).index(d.severity)))
+    return FORMATS[form](found, sources or {}, color)
 
 
 def _text(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) -> str:
@@ -37,10 +39,10 @@ def _text(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) ->
     blocks = []
     for d in diagnostics:
         head = f"{style(_place(d), bold=True)}: {style(d.severity, fg=_COLORS[d.severity], bold=True)}"
-        block = [f"{head} {style(d.code, bold=True)} {_one_line(d.message)}"]
+        block = [_folded(f"{head} {style(d.code, bold=True)} {visible(d.message)}")]
         if d.span is not None and d.span.line <= len(split.get(d.file, ())):
             block += _snippet(split[d.file], d.span, style, _COLORS[d.severity])
-        block.append(f"  {style('help:', fg='green', bold=True)} {_one_line(d.help)}")
+        block.append(_folded(f"  {style('help:', fg='green', bold=True)} {visible(d.help)}"))
         blocks.append("\n".join(block) + "\n")
     return "\n".join(blocks)
 
@@ -48,8 +50,7 @@ def _text(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) ->
 def _concise(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) -> str:
     style = _style(color)
     return "".join(
-        f"{_place(d)}: {style(d.severity, fg=_COLORS[d.severity])} {d.code} {_one_line(d.message)}\n"
-        for d in diagnostics
+        f"{_place(d)}: {style(d.severity, fg=_COLORS[d.severity])} {d.code} {visible(d.message)}\n" for d in diagnostics
     )
 
 
@@ -66,7 +67,7 @@ def _json(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) ->
         }
         for d in diagnostics
     ]
-    return json.dumps({"format_version": FORMAT_VERSION, "diagnostics": entries}, indent=2) + "\n"
+    return json_text({"format_version": FORMAT_VERSION, "diagnostics": entries}) + "\n"
 
 
 def _github(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) -> str:
@@ -74,13 +75,13 @@ def _github(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) 
     out = []
     for d in diagnostics:
         title = f"{d.code} {RULES[d.code].name}" if d.code in RULES else d.code
-        fields: dict[str, object] = {"title": title, "file": d.file}
+        fields: dict[str, object] = {"title": title, "file": visible(d.file)}
         if d.span is not None:
             fields |= {"line": d.span.line, "endLine": d.span.end_line}
             if d.span.line == d.span.end_line:  # columns of a span over several lines are refused
                 fields |= {"col": d.span.column, "endColumn": d.span.end_column}
         properties = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in fields.items())
-        message = _escaped(f"{d.message}\nmend: {d.help}")
+        message = _escaped(f"{visible(d.message)}\nhelp: {visible(d.help)}")
         out.append(f"::{commands[d.severity]} {properties}::{message}\n")
     return "".join(out)
 
@@ -111,7 +112,7 @@ def _style(color: bool) -> Style:
 
 
 def _place(d: Diagnostic) -> str:
-    file = _one_line(d.file)
+    file = visible(d.file)
     return file if d.span is None else f"{file}:{d.span.line}:{d.span.column}"
 
 
@@ -127,31 +128,28 @@ def _snippet(source: list[str], span: Span, style: Style, color: str) -> list[st
     line = source[span.line - 1]
     start = span.column - 1
     end = span.end_column - 1 if span.end_line == span.line else max(len(line.rstrip()), start + 1)
-    crop = 0 if len(line) <= WIDTH else max(0, min(start - WIDTH // 4, len(line) - WIDTH))
-    shown = line[crop : crop + WIDTH]
-    start, end = start - crop, min(end - crop, WIDTH)
-    before, under = _drawn(shown[:start]), _drawn(shown[start:end])
-    left, right = "…" if crop else "", "…" if crop + WIDTH < len(line) else ""
+    width = min(WIDTH, max(20, (columns() or WIDTH + 20) - 20))  # beside the line's number and two ellipses
+    crop = 0 if len(line) <= width else max(0, min(start - width // 4, len(line) - width))
+    shown = line[crop : crop + width]
+    start, end = start - crop, min(end - crop, width)
+    before, under = visible(shown[:start]), visible(shown[start:end])
+    left, right = "…" if crop else "", "…" if crop + width < len(line) else ""
     gutter, blank = f"{span.line} |", " " * len(str(span.line)) + " |"
     carets = style("^" * max(1, _width(under)), fg=color, bold=True)
     return [
-        f"  {style(gutter, fg='blue')} {left}{_drawn(shown)}{right}",
+        f"  {style(gutter, fg='blue')} {left}{visible(shown)}{right}",
         f"  {style(blank, fg='blue')} {' ' * (len(left) + _width(before))}{carets}",
     ]
 
 
-def _drawn(text: str) -> str:
-    """The text as a terminal can show it: a tab as one space, whatever could steer the terminal as `�`."""
-    return "".join(c if c.isprintable() else " " if c == "\t" else "�" for c in text)
+def _folded(text: str) -> str:
+    """The text broken between words where it is longer than the terminal is wide; colours take no columns there."""
+    return fold(text, columns())
 
 
 def _width(text: str) -> int:
     """Columns a terminal needs for it."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def _one_line(text: str) -> str:
-    return _drawn(" ".join(text.splitlines()) if "\n" in text or "\r" in text else text)
 
 
 def _escaped(text: str, more: str = "") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refkv_policy.cli.group import Failure, did_you_mean
+from refkv_policy.cli.group import Failure, did_you_mean, echo, echo_json
+from refkv_policy.plan.wording import inert
+from refkv_policy.text import columns, fold
 
 if TYPE_CHECKING:
     from refkv_policy.plan.catalogue import Rule
@@ -28,9 +29,9 @@ def rule(name: str | None, as_json: bool) -> None:
     chosen = [*all_rules().values()] if name is None else [find_rule(name)]
     if as_json:
         entries = [as_mapping(entry, whole=name is not None) for entry in chosen]
-        click.echo(json.dumps({"format_version": 1, "rules": entries}, indent=2, ensure_ascii=False))
+        echo_json({"format_version": 1, "rules": entries})
     else:
-        click.echo("\n".join(_list(chosen) if name is None else _explain(chosen[0])))
+        echo("\n".join(_list(chosen) if name is None else _explain(chosen[0])), colours=True)
 
 
 def find_rule(name: str) -> Rule:
@@ -44,7 +45,11 @@ def find_rule(name: str) -> Rule:
     for entry in known.values():
         if entry.name == name.lower():
             return entry
-    guess = did_you_mean(name.lower(), [r.name for r in known.values()])
+    # Names are long: less alike than this, one is a guess at random.
+    within = [r.name for r in known.values() if name.lower() in r.name]
+    if within:
+        raise Failure(f"there is no rule {name}; of that name are {', '.join(within)}")
+    guess = did_you_mean(name.lower(), [r.name for r in known.values()], 0.7)
     raise Failure(f"there is no rule {name}{guess} `refkv rule` lists them")
 
 
@@ -80,11 +85,11 @@ def _list(rules: Iterable[Rule]) -> Iterator[str]:
         yield click.style(heading, bold=True)
         for entry in group:
             mark = "" if entry.severity == "error" else f" ({entry.severity})"
-            yield f"  {entry.code} {entry.name}{mark}: {summary(entry)}"
+            yield fold(f"  {entry.code} {entry.name}{mark}: {summary(entry)}", columns())
 
 
 def _explain(rule: Rule) -> Iterator[str]:
-    from refkv_policy.cli.catalogue import advice, examples, family, summary, visible, wrong_says
+    from refkv_policy.cli.catalogue import advice, examples, family, summary, wrong_says
 
     yield f"{click.style(f'{rule.code} {rule.name}', bold=True)} ({rule.severity}; {family(rule.code)})"
     yield from _wrapped(rule.why, "  ")
@@ -95,14 +100,14 @@ def _explain(rule: Rule) -> Iterator[str]:
     if example is not None:
         yield ""
         yield click.style("wrong", fg="red", bold=True)
-        yield from _side(visible(example.wrong))
+        yield from _side(inert(example.wrong))
     yield from _wrapped(f"says: {message}", "  ", "        ")
     if help:
         yield from _wrapped(f"help: {help}", "  ", "        ")
     if example is not None:
         yield ""
         yield click.style("right", fg="green", bold=True)
-        yield from _side(visible(example.right))
+        yield from _side(inert(example.right))
 
 
 def _side(text: str) -> Iterator[str]:
@@ -114,6 +119,6 @@ def _side(text: str) -> Iterator[str]:
 
 def _wrapped(text: str, first: str, then: str | None = None) -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=first if then is None else then,
+        text, min(WIDTH, columns() or WIDTH), initial_indent=first, subsequent_indent=first if then is None else then,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip

@@ -8,7 +8,6 @@ plans give the same file on every machine.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
@@ -16,10 +15,11 @@ from typing import Any
 from urllib.parse import quote
 
 from refkv_policy import __version__
-from refkv_policy.cli.catalogue import all_rules, examples, family, summary, visible
+from refkv_policy.cli.catalogue import all_rules, examples, family, summary
 from refkv_policy.plan.catalogue import Rule
 from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.source import lines
+from refkv_policy.plan.wording import inert, json_text, visible
 from refkv_policy.repository import git_root
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -50,7 +50,7 @@ def sarif(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], root: P
                 "ruleId": d.code,
                 "ruleIndex": codes.index(d.code),
                 "level": d.severity,
-                "message": {"text": _literal(f"{_sentence(d.message)} Mend: {d.help}")},
+                "message": {"text": _literal(visible(f"{_sentence(d.message)} Help: {d.help}"))},
                 "locations": [{"physicalLocation": location}],
                 "partialFingerprints": {FINGERPRINT: f"{digest}:{seen[d.file, digest]}"},
             }
@@ -68,7 +68,7 @@ def sarif(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], root: P
         "originalUriBaseIds": {ROOT: {"description": {"text": "The root of the repository."}}},
         "results": results,
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+    return json_text({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n"
 
 
 def repository_root(start: Path) -> Path:
@@ -109,7 +109,7 @@ def help_markdown(rule: Rule) -> str:
         else (("Guardrails", example.guardrails), ("Wrong", example.wrong), ("Right", example.right))
     )
     for heading, text in sides:
-        shown = visible(text).rstrip("\n")
+        shown = inert(text).rstrip("\n")
         if shown:
             parts.append(f"**{heading}**\n\n```yaml\n{shown}\n```" if "\n" in text else f"**{heading}**: {shown}")
     return "\n\n".join(parts)

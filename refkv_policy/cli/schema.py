@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from refkv_policy.cli.group import Failure, did_you_mean
+from refkv_policy.cli.group import Failure, did_you_mean, echo, echo_json
 from refkv_policy.resources import resource
 
 _FILE = re.compile(r"(?P<kind>[a-z_-]+)\.v(?P<version>[0-9]+)\.schema\.json")
@@ -27,17 +27,17 @@ def schema(kind: str | None, method: str | None, as_json: bool) -> None:
     if kind is not None and method is not None:
         raise Failure("name a kind of document or a --method, not both")
     if method is not None:
-        click.echo(json.dumps(_of_method(method), indent=2, ensure_ascii=False))
+        echo_json(_of_method(method))
     elif kind is not None:
-        click.echo(_newest(kind).read_text(encoding="utf-8"), nl=False)
+        echo(_newest(kind).read_text(encoding="utf-8"), nl=False)
     else:
         entries = [_entry(path) for found in published().values() for path in found]
         if as_json:
-            click.echo(json.dumps({"format_version": 1, "schemas": entries}, indent=2))
+            echo_json({"format_version": 1, "schemas": entries})
             return
         width = max(len(e["kind"]) for e in entries)
         for e in entries:
-            click.echo(f"{e['kind']:<{width}}  version {e['version']}  {e['title']}")
+            echo(f"{e['kind']:<{width}}  {e['title']}")
 
 
 def published() -> dict[str, list[Path]]:

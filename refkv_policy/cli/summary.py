@@ -8,6 +8,7 @@ from typing import Any
 from refkv_policy.cli.job import Job
 from refkv_policy.compiler import Prediction, human_bytes
 from refkv_policy.compiler.picture import render_map
+from refkv_policy.plan.wording import visible
 
 
 def title(job: Job, clip: str) -> str:
@@ -15,7 +16,7 @@ def title(job: Job, clip: str) -> str:
     guidance = f"guidance {job.guidance:g}"
     what = f"{job.shape}, {job.table.steps} steps, {guidance}, seed {job.seed}"
     known = "" if job.profile.name in job.model.name else f" ({job.profile.name})"
-    return f"{job.model.name}{known} on {clip}\nplan {job.plan.name} ({job.plan_path}): {what}"
+    return f"{visible(job.model.name)}{known} on {visible(clip)}\nplan {job.plan.name} ({visible(str(job.plan_path))}): {what}"
 
 
 def figures(prediction: Prediction) -> dict[str, Any]:

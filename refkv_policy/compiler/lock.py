@@ -6,6 +6,7 @@ import difflib
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from refkv_policy.compiler import compile_all, human_bytes, plan_profiles, predict, rules
@@ -14,14 +15,17 @@ from refkv_policy.compiler.picture import compact as compact
 from refkv_policy.compiler.predict import branches_of
 from refkv_policy.compiler.table import BRANCHES, HookTable
 from refkv_policy.compiler.walk import Case
-from refkv_policy.files import atomic_write
+from refkv_policy.files import atomic_write, read_bounded
 from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.model import Plan
 from refkv_policy.plan.selectors import site_named
 from refkv_policy.profiles import Profile
 from refkv_policy.profiles.cost import Workload
+from refkv_policy.repository import check_inside
 
 HEAD = "# refkv lock 1. Written by `refkv compile`; review it, do not edit it.\n"
+LARGEST = 1 << 26
+"""Bytes of a lock that are read: the shipped ones have some ten thousand for each table."""
 DTYPE = "bfloat16"
 """The dtype that a lock's bytes are counted in; `run` predicts for its own."""
 
@@ -112,7 +116,8 @@ def check_lock(plan: Plan, path: Path) -> Diagnostic | None:
     fields = {"lock": path.name, "plan": plan.document.file}
     expected = lock_text(plan)
     try:
-        found = path.read_text("ascii")
+        check_inside(path)
+        found = read_bounded(path, LARGEST).decode("ascii")
     except FileNotFoundError:
         return rules.LOCK_MISSING.at(plan.document.file, None, **fields)
     except (OSError, UnicodeDecodeError) as error:
@@ -143,9 +148,11 @@ def _first_difference(found: list[str], expected: list[str]) -> Span | None:
 
 def write_lock(plan: Plan, path: Path) -> bool:
     """Write the lock beside its place and rename it there; False when it was already so. Raises PlanError, OSError."""
-    text = lock_text(plan)
-    if path.exists() and path.read_bytes() == text.encode("ascii"):
-        return False
+    data = lock_text(plan).encode("ascii")
+    check_inside(path)
+    with suppress(FileNotFoundError):
+        if read_bounded(path, max(LARGEST, len(data))) == data:
+            return False
     with atomic_write(path) as stream:
-        stream.write(text.encode("ascii"))
+        stream.write(data)
     return True

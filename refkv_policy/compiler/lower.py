@@ -144,19 +144,30 @@ def demand(
     evaluated: Sequence[int],
 ) -> Actions:
     """Actions of the sites that are computed on demand. stale: those whose state is kept, to go on from."""
-    kept = frozenset(stale)
+    asking = tuple(tuple(actions[u] for u in tree.needed_by[s] if not tree[u].on_demand) for s in demanded)
+    rows = _demand(tree, tuple(demanded), asking, frozenset(stale), tuple(evaluated))
+    return dict(zip(demanded, rows, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _demand(
+    tree: Tree,
+    demanded: tuple[Site, ...],
+    asking: tuple[tuple[str, ...], ...],
+    kept: frozenset[Site],
+    evaluated: tuple[int, ...],
+) -> tuple[str, ...]:
+    """asking: the actions of the sites that each is computed for, without those that are on demand themselves."""
     rows: dict[Site, list[str]] = {}
-    for site in reversed(demanded):
-        users = tree.needed_by.get(site, ())
-        row = rows[site] = [UNREACHED] * len(next(iter(actions.values())))
-        direct = [actions[u] for u in users if not tree[u].on_demand]
-        chained = [rows[u] for u in users if tree[u].on_demand]
+    for site, direct in zip(reversed(demanded), reversed(asking), strict=True):
+        row = rows[site] = [UNREACHED] * len(direct[0])
+        chained = [rows[u] for u in tree.needed_by[site] if tree[u].on_demand]
         for step in evaluated:
             if any(a[step] in MAY_RUN for a in direct):
                 row[step] = COMPUTE_KEEP if site in kept else COMPUTE
             elif any(r[step] in MAY_RUN for r in chained):
                 row[step] = REUSE if site in kept else COMPUTE
-    return {site: keep_only_read("".join(rows[site]), 1) for site in demanded}
+    return tuple(keep_only_read("".join(rows[site]), 1) for site in demanded)
 
 
 @lru_cache(maxsize=4096)

@@ -127,8 +127,6 @@ class Placing:
         return None
 
     def _fresh(self, rule: CacheRule, method: Method, grid: Grid) -> frozenset[int] | None:
-        if rule.refresh is None:
-            return method.fresh_without_refresh(grid)
         try:
             window = (
                 frozenset(range(self.steps)) if rule.window is None else parse_window(rule.window).resolve(self.steps)
@@ -137,6 +135,8 @@ class Placing:
             path = (*rule.path, "window")
             self.report(rules.STEPS_UNRESOLVED, path, inside=error, message=error.message, help=error.help)
             return None
+        if rule.refresh is None:  # a rule that finds its refreshes itself has them outside its window, too
+            return method.fresh_without_refresh(grid) | (frozenset(grid.evaluated) - window)
         refresh = (*rule.path, "refresh")
         try:
             return fresh_steps(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from refkv_policy.compiler.table import COMPUTED, HookTable
-from refkv_policy.compiler.walk import walk
+from refkv_policy.compiler.walk import Case, walk
 from refkv_policy.profiles import Profile, cost
 from refkv_policy.profiles.cost import Workload
 
@@ -26,7 +26,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """Exact FLOPs of one request (the worst case, where cells are decided online).
+    """Exact FLOPs of one request; of the best or the worst case where cells are decided online.
 
     forward: one uncached forward. steps: of all branches, by nominal step, 0 where the sampler leaves it out. spared: by
     rule name. branches: those that run.
@@ -74,13 +74,15 @@ class Ceiling:
         return None if self.most is None else 1 / (1 - self.most)
 
 
-def spend(table: HookTable, profile: Profile, work: Workload, branches: tuple[str, ...]) -> Spend:
-    """The FLOPs of a table at a workload on the branches that run."""
+def spend(
+    table: HookTable, profile: Profile, work: Workload, branches: tuple[str, ...], online: Case = "worst"
+) -> Spend:
+    """The FLOPs of a table at a workload on the branches that run. online: the case of cells that are decided in the run."""
     uncached = cost.by_component(profile, work)
     planned = dict.fromkeys(uncached, 0)
     steps = [0] * table.steps
     spared = {rule.name: 0 for rule in table.rules}
-    for event in walk(table, profile, work, "float32", branches):
+    for event in walk(table, profile, work, "float32", branches, online):
         if not event.flops:
             continue
         if event.action in COMPUTED:

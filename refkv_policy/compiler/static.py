@@ -33,12 +33,12 @@ def _check_rule(plan: Plan, rule: CacheRule) -> Iterator[Diagnostic]:
     try:
         method = methods.get(rule.method)
     except KeyError:
-        known = methods.names()
+        known, plain = methods.names(), "".join(filter(str.isalpha, rule.method.lower()))
         yield rules.UNKNOWN_METHOD.at(
             file,
             document.span((*rule.path, "method")),
             method=rule.method,
-            guess=did_you_mean(rule.method, known),
+            guess=rules.METHODS_ELSEWHERE.get(plain) or did_you_mean(rule.method, known),
             known=listed(known),
         )
         return
@@ -89,11 +89,14 @@ def _check_refresh(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diag
 
 
 def _check_params(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diagnostic]:
-    """The method's own schema, at the parameter that is at fault. A rule without parameters does not load jsonschema."""
+    """The method's own schema, at the parameter that is at fault. A rule that needs no parameters does not load jsonschema."""
     if rule.params:
         yield from check_schema(
             plan.document, method.params_schema, (*rule.path, "params"), f"`params` of {method.name}"
         )
+    elif "required" in method.params_schema:
+        schema = {"properties": {"params": method.params_schema}, "required": ["params"]}
+        yield from check_schema(plan.document, schema, rule.path, f"a rule of {method.name}")
 
 
 def check_run(plan: Plan) -> Iterator[Diagnostic]:
@@ -109,6 +112,8 @@ def check_run(plan: Plan) -> Iterator[Diagnostic]:
             known=listed(SAMPLERS),
         )
     yield from check_quantization(plan)
+    if not plan.caches and plan.quantization.attention.dtype == "native":
+        yield rules.NO_RULES.at(document.file, document.span(("caches",)))
 
 
 def check_acknowledgements(

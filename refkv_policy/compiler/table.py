@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from refkv_policy.canonical import json_digest
 from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles.families import family
 from refkv_policy.profiles.sites import BRANCHES as BRANCHES
@@ -287,8 +287,7 @@ class HookTable:
             del value[name]
         for entry in value["rules"]:
             del entry["name"]
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        return json_digest(value)
 
     def cells(self, branches: tuple[str, ...] = BRANCHES) -> Iterator[tuple[Row, str, int, str]]:
         """Every (row, branch, step, action) of the evaluated steps."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from refkv_policy.evidence.check import Findings, check_evidence, examine, locate, status_lines
+from refkv_policy.evidence.check import Findings, check_evidence, examine, locate
 from refkv_policy.evidence.document import canonical, digest_of, from_value, sigmas_digest, to_value
-from refkv_policy.evidence.gate import GATE, GATE_ITEMS, Item, Requirement, judge, make_item, overall
+from refkv_policy.evidence.gate import GATE, GATE_ITEMS, Interval, Item, Requirement, judge, make_item, overall
 from refkv_policy.evidence.model import (
     Audit,
     Bound,
@@ -15,7 +15,6 @@ from refkv_policy.evidence.model import (
     Evidence,
     Figure,
     Frontier,
-    Interval,
     Levels,
     MeasuredScope,
     Memory,
@@ -79,7 +78,6 @@ __all__ = [
     "repository_root",
     "sigmas_digest",
     "status",
-    "status_lines",
     "to_value",
     "with_scope",
     "write_evidence",

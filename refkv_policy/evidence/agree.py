@@ -9,8 +9,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from refkv_policy.evidence import rules
-from refkv_policy.evidence.gate import GATE, Item
-from refkv_policy.evidence.model import Evidence, Interval, MeasuredScope, Metric
+from refkv_policy.evidence.gate import GATE, Interval, Item
+from refkv_policy.evidence.json_text import where
+from refkv_policy.evidence.model import Evidence, MeasuredScope, Metric
 from refkv_policy.plan.diagnostic import Diagnostic
 from refkv_policy.plan.document import Document
 from refkv_policy.plan.model import Path
@@ -25,7 +26,7 @@ OWN_METRIC = "dinov2"
 def contradictions(document: Document, evidence: Evidence) -> Iterator[Diagnostic]:
     """Every place where the document does not agree with itself."""
     for path, problem in _faults(document, evidence):
-        yield rules.CONTRADICTION.at(document.file, document.span(path), problem=problem)
+        yield rules.CONTRADICTION.at(document.file, None, problem=f"{where(path)}: {problem}")
 
 
 def _faults(document: Document, evidence: Evidence) -> Iterator[Fault]:

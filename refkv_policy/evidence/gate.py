@@ -8,14 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from refkv_policy.evidence.model import Interval
+from typing import Literal
 
 Verdict = Literal["green", "red", "not_measured"]
 Outcome = Literal["green", "red", "incomplete"]
 Sense = Literal["at_most", "at_least"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An interval of confidence `level` (0.95), and by which method it was made."""
+
+    low: float
+    high: float
+    level: float
+    method: Literal["bootstrap", "wilson"]
 
 
 @dataclass(frozen=True, slots=True)

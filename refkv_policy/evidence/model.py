@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from refkv_policy.evidence.gate import GATE, Item, Outcome, Verdict, overall
+from refkv_policy.evidence.gate import GATE, Interval, Item, Outcome, Verdict, overall
 
 
 class Scope(NamedTuple):
@@ -22,16 +22,6 @@ class Scope(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.profile} at {self.steps} steps and guidance {self.guidance:g}"
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """An interval of confidence `level` (0.95), and by which method it was made."""
-
-    low: float
-    high: float
-    level: float
-    method: Literal["bootstrap", "wilson"]
 
 
 @dataclass(frozen=True, slots=True)

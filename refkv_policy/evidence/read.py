@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import json
 import os
-import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from refkv_policy.evidence import rules
 from refkv_policy.evidence.agree import contradictions
 from refkv_policy.evidence.document import KIND, VERSION, from_value
-from refkv_policy.evidence.json_text import load_json
+from refkv_policy.evidence.json_text import load_json, where
 from refkv_policy.evidence.model import Evidence
+from refkv_policy.files import read_bounded
 from refkv_policy.plan.diagnostic import Diagnostic
 from refkv_policy.plan.document import Document
-from refkv_policy.plan.schema import Schema, check_schema
+from refkv_policy.plan.schema import Schema, schema_faults
 from refkv_policy.plan.wording import described
 from refkv_policy.resources import resource
 
@@ -34,20 +35,17 @@ def _inlined() -> Schema:
 
     What stands beside a reference is title and description alone, so that it may replace the definition's.
     """
-    schema = dict(evidence_schema())
-    definitions = schema.pop("$defs")
+    definitions = evidence_schema()["$defs"]
 
     def resolve(part: Any) -> Any:
         if isinstance(part, list):
             return [resolve(each) for each in part]
         if not isinstance(part, dict):
             return part
-        beside = {key: resolve(value) for key, value in part.items() if key != "$ref"}
-        if "$ref" not in part:
-            return beside
-        return {**resolve(definitions[part["$ref"].removeprefix("#/$defs/")]), **beside}
+        beside = {key: resolve(value) for key, value in part.items() if key not in ("$ref", "$defs")}
+        return {**resolve(definitions[part["$ref"].removeprefix("#/$defs/")]), **beside} if "$ref" in part else beside
 
-    resolved: Schema = resolve(schema)
+    resolved: Schema = resolve(evidence_schema())
     return resolved
 
 
@@ -69,43 +67,41 @@ def parse_evidence(text: str, file: str = "<text>") -> tuple[Evidence | None, tu
     document, faults = load_json(text, file)
     if document is None:
         return None, faults
-    faults = tuple(_head_faults(document)) or check_schema(document, _inlined(), (), "the evidence")
+    faults = tuple(_head_faults(document.value, file)) or tuple(_schema_faults(document))
     if faults:
         return None, faults
     evidence = from_value(document.value)
     if evidence.edited:
-        return evidence, (rules.EDITED.at(file, document.span(("digest",))),)
+        return evidence, (rules.EDITED.at(file, None),)
     faults = tuple(contradictions(document, evidence))
     return (None if faults else evidence), faults
 
 
-def _head_faults(document: Document) -> Iterator[Diagnostic]:
+def _head_faults(value: Any, file: str) -> Iterator[Diagnostic]:
     """Why no schema can be chosen, if none can."""
-    value, file = document.value, document.file
     if not isinstance(value, dict):
-        span = document.span(())
-        yield rules.NOT_EVIDENCE.at(file, span, problem=f"it holds {described(value)}, not a mapping")
+        yield rules.NOT_EVIDENCE.at(file, None, problem=f"it holds {described(value)}, not a mapping")
     elif value.get("kind") != KIND:
         given = f"it says {described(value['kind'])}" if "kind" in value else "there is none"
-        problem = f'`kind` must be "{KIND}", and {given}'
-        yield rules.NOT_EVIDENCE.at(file, document.span(("kind",)), problem=problem)
+        yield rules.NOT_EVIDENCE.at(file, None, problem=f'`kind` must be "{KIND}", and {given}')
     elif type(value.get("version")) is not int or value["version"] != VERSION:
         given = described(value["version"]) if "version" in value else "nothing"
         problem = f"this refkv reads version {VERSION}, and the file says {given}"
-        yield rules.NOT_EVIDENCE.at(file, document.span(("version",)), problem=problem)
+        yield rules.NOT_EVIDENCE.at(file, None, problem=problem)
+
+
+def _schema_faults(document: Document) -> Iterator[Diagnostic]:
+    """What does not fit the schema, each by its path."""
+    for path, fault in schema_faults(document, _inlined(), (), "the evidence"):
+        yield replace(fault, span=None, message=f"{where(path)}: {fault.message}" if path else fault.message)
 
 
 def _text(file: str) -> tuple[str | None, str]:
     """The text of a regular UTF-8 file of bounded size, or None and why it cannot be had."""
     try:
-        if not stat.S_ISREG(os.stat(file).st_mode):
-            return None, "it is a directory" if os.path.isdir(file) else "it is not a regular file"
-        with open(file, "rb") as stream:
-            data = stream.read(rules.MAX_BYTES + 1)
+        data = read_bounded(file, rules.MAX_BYTES)
     except (OSError, ValueError) as error:
         return None, (getattr(error, "strerror", None) or str(error)).lower()
-    if len(data) > rules.MAX_BYTES:
-        return None, rules.TOO_LARGE
     try:
         return data.decode("utf-8-sig"), ""
     except UnicodeDecodeError as error:

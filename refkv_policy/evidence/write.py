@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from refkv_policy import __version__
 from refkv_policy.compiler import HookTable
+from refkv_policy.evidence import rules
 from refkv_policy.evidence.document import sigmas_digest, to_value
 from refkv_policy.evidence.gate import Item
 from refkv_policy.evidence.model import (
@@ -107,8 +108,13 @@ def evidence_text(evidence: Evidence) -> str:
 
     Raises PlanError, with every fault, for evidence that could not be read back; TypeError for what JSON cannot hold.
     """
-    text = json.dumps(to_value(evidence), sort_keys=True, indent=1, ensure_ascii=True) + "\n"
-    faults = errors(parse_evidence(text, f"evidence of {evidence.plan}")[1])
+    name = f"evidence of {evidence.plan}"
+    try:
+        text = json.dumps(to_value(evidence), sort_keys=True, indent=1, ensure_ascii=True) + "\n"
+    except ValueError:
+        problem, advice = "a number is not finite", "a figure that was not measured is None"
+        raise PlanError([rules.NOT_JSON.at(name, None, problem=problem, advice=advice)]) from None
+    faults = errors(parse_evidence(text, name)[1])
     if faults:
         raise PlanError(faults)
     return text

@@ -5,31 +5,18 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path as FilePath
-from types import MappingProxyType
 from typing import Any
 
 from refkv_policy.guardrails import rules
 from refkv_policy.guardrails.known import known_faults
-from refkv_policy.guardrails.model import (
-    LOSSY,
-    TIERS,
-    AcknowledgementBounds,
-    Allow,
-    AlwaysComputed,
-    ByteLimit,
-    EvidenceDemand,
-    Guardrails,
-    Names,
-    NeverCached,
-    Party,
-    RefreshBound,
-)
-from refkv_policy.plan.checks import bytes_of, size_of
+from refkv_policy.guardrails.model import LOSSY, TIERS, Guardrails
+from refkv_policy.plain import from_plain
+from refkv_policy.plan.build import shapes_of, with_paths
+from refkv_policy.plan.checks import bytes_of
 from refkv_policy.plan.diagnostic import Diagnostic, Span, errors
 from refkv_policy.plan.document import Document
-from refkv_policy.plan.model import Path, Shape
 from refkv_policy.plan.reader import in_order
 from refkv_policy.plan.schema import Schema, check_schema
 from refkv_policy.plan.wording import described
@@ -40,8 +27,6 @@ from refkv_policy.resources import resource
 VERSION, KIND = 1, "guardrails"
 FILES = ("guardrails.yaml", ".refkv/guardrails.yaml")
 """Where a folder has its guardrails."""
-
-Values = Mapping[str, Any]
 
 
 def find_guardrails(plan_file: str, top: FilePath) -> tuple[FilePath, ...]:
@@ -118,63 +103,34 @@ def _build(document: Document) -> Guardrails:
     value = document.value
     base = FilePath(document.file).parent
 
-    def common(entry: Values, path: Path, tiers: Names = LOSSY) -> dict[str, Any]:
-        models = tuple(load_profile(name, base).name for name in entry["models"]) if "models" in entry else None
-        return {"path": path, "tiers": tuple(entry.get("tiers", tiers)), "models": models}
+    def entries(key: str, **defaults: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for entry in with_paths((key,), value.get(key, [])):
+            models = entry.get("models")
+            names = None if models is None else [load_profile(name, base).name for name in models]
+            found.append({"tiers": LOSSY, **defaults, **entry, "models": names})
+        return found
 
-    def entries(key: str) -> Iterator[tuple[Values, Path]]:
-        for index, entry in enumerate(value.get(key, ())):
-            yield entry, (key, index)
-
-    allow = {key: tuple(names) for key, names in value.get("allow", {}).items()}
-    return Guardrails(
-        document=document,
-        description=value.get("description", ""),
-        allow=Allow(**allow),
-        refresh=tuple(
-            RefreshBound(
-                **common(e, p), largest_interval=e.get("largest_interval"), smallest_count=e.get("smallest_count")
-            )
-            for e, p in entries("refresh")
-        ),
-        always_computed=tuple(AlwaysComputed(**common(e, p), steps=e["steps"]) for e, p in entries("always_computed")),
-        never_cached=tuple(
-            NeverCached(**common(e, p, TIERS), sites=_texts(e["sites"]), reason=e.get("reason", ""))
-            for e, p in entries("never_cached")
-        ),
-        acknowledgements=_acknowledgements(value.get("acknowledgements", {})),
-        bytes=tuple(
-            ByteLimit(
-                **common(e, p, TIERS),
-                largest=bytes_of(e["largest"]) or 0,
-                dtype=e.get("dtype", "bfloat16"),
-                shapes=_shapes(e["shapes"]) if "shapes" in e else None,
-            )
-            for e, p in entries("bytes")
-        ),
-        evidence=tuple(
-            EvidenceDemand(
-                **common(e, p),
-                status=e["status"],
-                purpose=e.get("purpose"),
-                thresholds=MappingProxyType({k: float(v) for k, v in e.get("thresholds", {}).items()}),
-            )
-            for e, p in entries("evidence")
-        ),
+    limits = entries("bytes", tiers=TIERS, dtype="bfloat16")
+    for limit in limits:
+        limit["largest"] = bytes_of(limit["largest"]) or 0
+        limit["shapes"] = shapes_of(limit["shapes"]) if "shapes" in limit else None
+    named = value.get("acknowledgements", {})
+    acknowledgements = {
+        **named,
+        "expires": named.get("expires") == "required",
+        "parties": with_paths(("acknowledgements", "parties"), named.get("parties", [])),
+    }
+    return from_plain(
+        Guardrails,
+        {
+            **value,
+            "document": document,
+            "refresh": entries("refresh"),
+            "always_computed": entries("always_computed"),
+            "never_cached": entries("never_cached", tiers=TIERS),
+            "acknowledgements": acknowledgements,
+            "bytes": limits,
+            "evidence": entries("evidence"),
+        },
     )
-
-
-def _acknowledgements(value: Values) -> AcknowledgementBounds:
-    parties = tuple(
-        Party(("acknowledgements", "parties", index), entry["risk"], tuple(entry["by"]))
-        for index, entry in enumerate(value.get("parties", ()))
-    )
-    return AcknowledgementBounds(value.get("expires") == "required", value.get("longest_days"), parties)
-
-
-def _shapes(values: list[Values]) -> tuple[Shape, ...]:
-    return tuple(Shape(*size_of(shape["size"]), shape["frames"]) for shape in values)
-
-
-def _texts(value: str | list[str]) -> Names:
-    return (value,) if isinstance(value, str) else tuple(value)

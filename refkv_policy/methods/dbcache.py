@@ -17,7 +17,7 @@ from refkv_policy.methods.residual_reuse import ResidualReuse
 
 
 class Served(NamedTuple):
-    """Calls served in a row, and in all, before the newest one. pending: the newest was to be served, and nothing said otherwise."""
+    """Calls served in a row, and in all, before the newest. pending: that is to be served, and nothing has said otherwise."""
 
     run: int = 0
     total: int = 0

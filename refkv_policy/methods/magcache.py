@@ -38,7 +38,7 @@ class MagCache(ResidualReuse):
                 "type": "array",
                 "items": {"type": "number", "exclusiveMinimum": 0},
                 "minItems": 1,
-                "description": "γ of each step of the run that they were calibrated on; the nearest is taken at another step count",
+                "description": "γ of each step of the calibrated run; at another step count, the nearest is taken",
             },
             "hints": HINTS,
         },

@@ -1,6 +1,6 @@
 """S `residual_forecast`: extrapolate a residual linearly in sigma from its two newest fresh values, times a gain. Lossy.
 
-r̂ = r₁ + g·ρ·(r₁ − r₀), ρ = (σ − σ₁)/(σ₁ − σ₀) within a cap, as `hint_forecast` has it for a hint. At `cfg`, r is v_uncond − v_cond.
+r̂ = r₁ + g·ρ·(r₁ − r₀), ρ = (σ − σ₁)/(σ₁ − σ₀) within a cap: `hint_forecast` for residuals. At `cfg`, r is v_uncond − v_cond.
 g is 1, or fitted (`fit_gain`): with the step index for sigma, that is the α of ScalingCache (ICLR 2026), which its authors find
 stable over prompts.
 """

@@ -1,6 +1,6 @@
 """S `teacache`: reuse the residual while the calibrated change of the time embedding adds up to little. Lossy.
 
-acc += p(L1rel(e_t, e_{t−1})), p a polynomial fitted to the change of the output; reuse while acc < δ; a computed step sets acc to 0
+acc += p(L1rel(e_t, e_{t−1})), p a polynomial fitted to the change of the output; reuse while acc < δ; a computed step sets acc 0
 [TeaCache, arXiv 2411.19108; TeaCache4Wan2.1, as in MagCache's evaluation of it]. On Wan, e is the time embedding or its
 projection e0: a function of the timestep and the weights. So `signals` is calibrated once a model and grid of sigmas, without a
 clip, and every decision is known when the plan is compiled: no `?` cell.

@@ -1,6 +1,6 @@
 """The embedded model: a small Wan VACE, really trained, that runs anywhere in seconds.
 
-Importing this package loads neither torch nor diffusers; `architecture`, `data` and the recipe modules do.
+Importing this package loads neither torch nor diffusers; `architecture` does. How the model was made: `recipes/mini`.
 """
 
 from __future__ import annotations
@@ -16,5 +16,7 @@ def model_path() -> Path:
     """Folder of the shipped weights, in diffusers format. Raises FileNotFoundError where they are not installed."""
     path = Path(__file__).resolve().parent / MODEL_NAME
     if not (path / "model_index.json").is_file():
-        raise FileNotFoundError(f"no weights at {path}: make them with `python -m refkv_policy.mini.train --stage all`")
+        raise FileNotFoundError(
+            f"no weights at {path}: install refkv-policy anew, or make them in a checkout: `python -m recipes.mini.train`"
+        )
     return path

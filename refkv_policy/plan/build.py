@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from refkv_policy.plain import from_plain
 from refkv_policy.plan.checks import bytes_of, size_of
 from refkv_policy.plan.document import Document
-from refkv_policy.plan.model import (
-    Acknowledgement,
-    AttentionQuantization,
-    CacheRule,
-    Path,
-    Plan,
-    Quantization,
-    Refresh,
-    Run,
-    Sampler,
-    Shape,
-    Store,
-)
+from refkv_policy.plan.model import Path, Plan, Shape
 
 Values = Mapping[str, Any]
 
@@ -29,80 +16,31 @@ Values = Mapping[str, Any]
 def build_plan(document: Document) -> Plan:
     """The plan of a document in which no error was found (any other may raise)."""
     value = document.value
-    return Plan(
-        name=value["name"],
-        purpose=value.get("purpose", "reference"),
-        description=value.get("description", ""),
-        models=tuple(value["models"]),
-        run=_run(value["run"]),
-        caches=tuple(_rule(entry, ("caches", n)) for n, entry in enumerate(value["caches"])),
-        document=document,
-        quantization=_quantization(value.get("quantization", {})),
-        acknowledgements=tuple(
-            _acknowledgement(entry, ("acknowledgements", n))
-            for n, entry in enumerate(value.get("acknowledgements", ()))
-        ),
-        version=value["version"],
+    run = {**value["run"], "shapes": shapes_of(value["run"]["shapes"])}
+    caches: list[Values] = [{**rule, "store": _store(rule.get("store", {}))} for rule in value["caches"]]
+    return from_plain(
+        Plan,
+        {
+            "purpose": "reference",
+            "description": "",
+            **value,
+            "document": document,
+            "run": run,
+            "caches": with_paths(("caches",), caches),
+            "acknowledgements": with_paths(("acknowledgements",), value.get("acknowledgements", [])),
+        },
     )
 
 
-def _run(value: Values) -> Run:
-    sampler, guidance = value["sampler"], value["guidance"]
-    return Run(
-        steps=tuple(value["steps"]),
-        sampler=Sampler(sampler["name"], float(sampler["flow_shift"])),
-        guidance=tuple(map(float, guidance if isinstance(guidance, list) else [guidance])),
-        shapes=tuple(Shape(*size_of(shape["size"]), shape["frames"]) for shape in value["shapes"]),
-    )
+def shapes_of(values: list[Values]) -> list[Shape]:
+    """The shapes of a checked list of `{size: 832x480, frames: 81}`."""
+    return [Shape(*size_of(shape["size"]), shape["frames"]) for shape in values]
 
 
-def _rule(value: Values, path: Path) -> CacheRule:
-    return CacheRule(
-        name=value["name"],
-        tier=value["tier"],
-        method=value["method"],
-        at=_texts(value["at"]),
-        path=path,
-        models=tuple(value["models"]) if "models" in value else None,
-        refresh=Refresh(**value["refresh"]) if "refresh" in value else None,
-        window=value.get("window"),
-        branches=value.get("branches", "together"),
-        params=MappingProxyType(dict(value.get("params", {}))),
-        store=_store(value.get("store", {})),
-    )
+def with_paths(path: Path, entries: Iterable[Values]) -> list[Values]:
+    """The entries of a document's list at `path`, each with the path that leads to it."""
+    return [{**entry, "path": (*path, index)} for index, entry in enumerate(entries)]
 
 
-def _store(value: Values) -> Store:
-    budget = bytes_of(value["budget"]) if "budget" in value else None
-    return Store(value.get("dtype", "native"), value.get("device", "model"), budget)
-
-
-def _quantization(value: Values) -> Quantization:
-    attention = value.get("attention", {})
-    return Quantization(
-        AttentionQuantization(
-            dtype=attention.get("dtype", "native"),
-            platform=attention.get("platform"),
-            backend=attention.get("backend"),
-            skip_steps=attention.get("skip_steps"),
-            skip_layers=_texts(attention.get("skip_layers", [])),
-        ),
-        value.get("lossless", "refuse"),
-    )
-
-
-def _acknowledgement(value: Values, path: Path) -> Acknowledgement:
-    expires = value.get("expires")
-    return Acknowledgement(
-        risk=value["risk"],
-        by=value["by"],
-        date=datetime.date.fromisoformat(value["date"]),
-        reason=value["reason"],
-        path=path,
-        expires=None if expires is None else datetime.date.fromisoformat(expires),
-        evidence=value.get("evidence"),
-    )
-
-
-def _texts(value: str | list[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _store(value: Values) -> Values:
+    return {**value, "budget": bytes_of(value["budget"])} if "budget" in value else value

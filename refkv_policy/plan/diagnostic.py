@@ -47,6 +47,10 @@ class RefkvError(Exception):
     """Base of every error that refkv raises on purpose; its text is a sentence for a person."""
 
 
+class RefkvWarning(UserWarning):
+    """A plan did not hold where an error would have broken a request: said by `warnings` and by the logger `refkv`."""
+
+
 class PlanError(RefkvError):
     """A plan (or lock, or evidence) that falls short. Carries every diagnostic found, errors and warnings."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterable
 
+from refkv_policy.canonical import json_digest
 from refkv_policy.plan import rules
 from refkv_policy.plan.build import build_plan
 from refkv_policy.plan.checks import check_values
@@ -16,22 +15,31 @@ from refkv_policy.plan.model import Path, Plan
 from refkv_policy.plan.schema import plan_schema, schema_faults
 from refkv_policy.plan.wording import described, did_you_mean
 from refkv_policy.plan.yaml_subset import compose, read_text
-from refkv_policy.resources import shipped_plan
+from refkv_policy.resources import resource
 
 VERSION, KIND = 1, "plan"
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """The plan of a file, or the shipped plan of that name where there is no such file.
+    """The plan of a file, or a shipped plan by its file's name or its own (`wan21_p1_k4`, `wan21-p1-k4`).
 
     Raises PlanError, which carries every diagnostic, when it is not a sound one.
     """
-    if not os.path.lexists(path) and (shipped := shipped_plan(os.fsdecode(path))) is not None:
-        path = shipped
-    plan, diagnostics = read_plan(path)
+    plan, diagnostics = read_plan(_shipped(path) or path)
     if plan is None:
         raise PlanError(diagnostics)
     return plan
+
+
+def _shipped(path: str | os.PathLike[str]) -> str | None:
+    """The file of a shipped plan that a bare name means; None where it is a path, or a file of that name is there."""
+    name = os.fspath(path)
+    if os.path.basename(name) != name or os.path.splitext(name)[1] or os.path.exists(name):
+        return None
+    try:
+        return os.fspath(resource(f"plans/{name.replace('-', '_')}.yaml"))
+    except FileNotFoundError:
+        return None
 
 
 def read_plan(path: str | os.PathLike[str]) -> tuple[Plan | None, tuple[Diagnostic, ...]]:
@@ -54,8 +62,7 @@ def parse_plan(text: str, file: str = "<text>") -> tuple[Plan | None, tuple[Diag
 
 def plan_digest(plan: Plan) -> str:
     """`sha256:…` of the plan's canonical JSON: comments, layout and the order of keys do not count."""
-    text = json.dumps(plan.document.value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return json_digest(plan.document.value)
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

@@ -123,10 +123,12 @@ class SiteSelector:
         return tuple(Site(self.stack, index, self.part) for index in sorted(found))
 
     def _span(self, term: Term, count: int) -> Site:
-        """A run of blocks. The run of all of them is the stack itself, so that one site has one name."""
+        """A run of blocks. The run of all of them is the stack, and of one is the block, so that one site has one name."""
         _within(term, term.last + 1, count, self.text, f"`{self.stack}`", f"`{self.stack}` has 0 to {count - 1}")
         whole = (term.first, term.last) == (0, count - 1)
-        return Site(self.stack) if whole else Site(self.stack, term.first, None, term.last)
+        if whole or term.first == term.last:
+            return Site(self.stack, None if whole else term.first)
+        return Site(self.stack, term.first, None, term.last)
 
 
 @dataclass(frozen=True, slots=True)

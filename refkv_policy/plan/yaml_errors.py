@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from refkv_policy.plan import rules
@@ -9,110 +10,65 @@ from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.source import lines
 from refkv_policy.plan.wording import cut
 
-CONTEXT, PROBLEM = "context", "problem"
-
-# What the library's problem contains, where to point, the sentence, the help. The first that fits is taken.
-_SENTENCES: tuple[tuple[str, str, str, str], ...] = (
-    ("mapping values are not allowed", PROBLEM,
-     "a colon cannot stand here: this is already inside a value",
+# What the library's problem matches (libyaml's wording and PyYAML's), whether to point at the context rather than at the
+# problem, the sentence, the help. The first that fits is taken; what none fits is told in the library's own words.
+_INDENTATION = "check the indentation of this line, and the quotes and brackets of the one above"
+_SENTENCES: tuple[tuple[str, bool, str, str], ...] = (
+    ("mapping values are not", False, "a colon cannot stand here: this is already inside a value",
      "check the indentation of this line and the colon of the one above; quote the value if the colon belongs to it"),
-    ("sequence entries are not allowed", PROBLEM,
-     "a list cannot begin here, on the line of its key",
+    ("sequence entries are not", False, "a list cannot begin here, on the line of its key",
      "put each `- item` on a line of its own below the key"),
-    ("mapping keys are not allowed", PROBLEM,
-     "a `?` key cannot stand here",
-     "write `key: value`, or put the text in quotes"),
-    ("could not find expected ':'", CONTEXT,
-     "this line has no colon, so it is neither a key nor a part of the value above",
+    ("could not find expected ':'", True, "this line has no colon, so it is neither a key nor a part of the value above",
      "write `key: value`; check quotes and indentation of this line and of the one above"),
-    ("found unexpected end of stream", CONTEXT,
-     "the quote that opens here is never closed",
+    ("found unexpected (end of stream|document)", True, "the quote that opens here is never closed",
      "close it with the same quote"),
-    ("found unexpected document", CONTEXT,
-     "the quote that opens here is not closed before the `---` or `...` of a document",
-     "close it with the same quote"),
-    ("unknown escape character", PROBLEM,
-     "this backslash begins no escape that YAML knows",
+    ("escape c|hexa?decimal|too large|chr", False, "this backslash begins no escape that YAML knows",
      "double the backslash, or use single quotes, in which it is an ordinary character"),
-    ("escape code", PROBLEM,
-     "this escape names no character",
-     "write the character itself"),
-    ("hexdecimal", PROBLEM,
-     "this escape lacks hexadecimal digits",
-     "double the backslash, or use single quotes, in which it is an ordinary character"),
-    ("hexadecimal", PROBLEM,
-     "this escape lacks hexadecimal digits",
-     "double the backslash, or use single quotes, in which it is an ordinary character"),
-    ("',' or ']'", CONTEXT,
-     "the `[` that opens here is not closed where it should be",
+    ("',' or '[]]'", True, "the `[` that opens here is not closed where it should be",
      "close it with `]`, and put a comma between its items"),
-    ("',' or '}'", CONTEXT,
-     "the `{` that opens here is not closed where it should be",
+    ("',' or '}'", True, "the `{` that opens here is not closed where it should be",
      "close it with `}`, and put a comma between its entries"),
-    ("expected '-' indicator", PROBLEM,
-     "the indentation of this line fits neither the list above it nor the entries of that list",
+    ("expected '-' indicator", False, "this line fits neither the list above it nor the entries of that list",
      "align it with the lines it belongs to, or begin it with `- `"),
-    ("expected <block end>, but found '-'", PROBLEM,
-     "a list item cannot stand here among the keys of a mapping",
-     "indent it below its key"),
-    ("expected key", PROBLEM,
-     "this is not a key of the mapping above it",
-     "check the indentation of this line, and the quotes and brackets of the one above"),
-    ("expected <block end>", PROBLEM,
-     "this does not fit what stands above it",
-     "check the indentation of this line, and the quotes and brackets of the one above"),
-    ("expected node content", PROBLEM,
-     "a value is missing before this character",
+    ("expected key|expected <block end>", False, "this does not fit what stands above it", _INDENTATION),
+    ("expected (the )?node content", False, "a value is missing before this character",
      "write the value, or delete the character"),
-    ("expected the node content", PROBLEM,
-     "a value is missing before this character",
-     "write the value, or delete the character"),
-    ("document start", PROBLEM,
-     "something stands here after the end of the document",
+    ("document start", False, "something stands here after the end of the document",
      "check the indentation of this line, or delete the line"),
-    ("comment or line break", PROBLEM,
-     "nothing but a comment may follow `|` or `>` on its line",
+    ("comment or (a )?line break|indentation indicator", False, "nothing but a comment may follow `|` or `>` on its line",
      "put the text on the next line, indented"),
-    ("comment or a line break", PROBLEM,
-     "nothing but a comment may follow `|` or `>` on its line",
-     "put the text on the next line, indented"),
-    ("indentation indicator", PROBLEM,
-     "the indentation of a `|` or `>` text must be 1 to 9",
-     "leave the number out"),
-    ("alphabetic or numeric", CONTEXT,
-     "a value cannot begin with `&` or `*`",
-     "put the value in quotes"),
+    ("alphabetic or numeric", True, "a value cannot begin with `&` or `*`", "put the value in quotes"),
 )  # fmt: skip
 
 
-def translated(error: Any, file: str, text: str) -> Diagnostic:
-    """The diagnostic of an error that the YAML library raised while parsing `text`. Takes a `yaml.MarkedYAMLError`."""
+def translated(error: Exception, file: str, text: str) -> Diagnostic:
+    """The diagnostic of an error that the YAML library raised while parsing `text`; most are `yaml.MarkedYAMLError`."""
     problem = str(getattr(error, "problem", None) or error)
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    context = getattr(error, "context_mark", None) or mark
-    here = _character(text, mark)
+    context = str(getattr(error, "context", None))
+    mark: Any = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    opening: Any = getattr(error, "context_mark", None) or mark
+    here = _rest(text, mark)[:1]
+    at, before = _point(text, mark), _point(text, opening)
     if "tab character" in problem or ("cannot start any token" in problem and here == "\t"):
-        return rules.TAB_INDENTATION.at(file, _point(text, mark))
+        return rules.TAB_INDENTATION.at(file, at)
     if "nesting" in problem:
-        return rules.TOO_DEEP.at(file, _point(text, mark))
+        return rules.TOO_DEEP.at(file, at)
+    if "directive" in context or "YAML document" in problem or "%YAML" in problem:
+        return rules.DIRECTIVE.at(file, before)
+    if "tag" in context or "tag handle" in problem:
+        return rules.TAG.at(file, before, text=f"`{cut((_rest(text, opening).split() or ['!'])[0])}`")
     if "cannot start any token" in problem:
-        sentence = f"a value cannot begin with `{here}`"
-        return rules.SYNTAX.at(file, _point(text, mark), problem=sentence, advice="put the value in quotes")
-    if "directive" in str(getattr(error, "context", "")) or "YAML document" in problem or "%YAML" in problem:
-        return rules.DIRECTIVE.at(file, _point(text, context))
-    if "tag" in str(getattr(error, "context", "")) or "tag handle" in problem:
-        return rules.TAG.at(file, _point(text, context), text=f"`{cut(_rest(text, context))}`")
-    for bracket, closing in (("',' or ']'", "]"), ("',' or '}'", "}")):
-        if bracket in problem and mark and context and mark.line == context.line and here.strip():
-            sentence = f"a comma or `{closing}` is missing before this"
-            return rules.SYNTAX.at(file, _point(text, mark), problem=sentence, advice="write it, or quote the text")
-    for part, where, sentence, advice in _SENTENCES:
-        if part in problem:
-            span = _point(text, context if where == CONTEXT else mark)
-            return rules.SYNTAX.at(file, span, problem=sentence, advice=advice)
+        return rules.SYNTAX.at(
+            file, at, problem=f"a value cannot begin with `{here}`", advice="put the value in quotes"
+        )
+    if "',' or" in problem and mark and mark.line == opening.line and here.strip():
+        sentence = f"a comma or `{']' if ']' in problem else '}'}` is missing before this"
+        return rules.SYNTAX.at(file, at, problem=sentence, advice="write it, or quote the text")
+    for wording, at_context, sentence, advice in _SENTENCES:
+        if re.search(wording, problem):
+            return rules.SYNTAX.at(file, before if at_context else at, problem=sentence, advice=advice)
     sentence = f"this is not YAML: {cut(problem.splitlines()[0] if problem else 'unreadable', 120)}"
-    advice = "check the indentation, quotes and brackets of this line and of the one above"
-    return rules.SYNTAX.at(file, _point(text, mark), problem=sentence, advice=advice)
+    return rules.SYNTAX.at(file, at, problem=sentence, advice=_INDENTATION)
 
 
 def _point(text: str, mark: Any) -> Span:
@@ -128,12 +84,7 @@ def _point(text: str, mark: Any) -> Span:
     return Span.point(line + 1, max(column, 0) + 1)
 
 
-def _character(text: str, mark: Any) -> str:
-    rows = lines(text)
-    return rows[mark.line][mark.column : mark.column + 1] if mark is not None and mark.line < len(rows) else ""
-
-
 def _rest(text: str, mark: Any) -> str:
+    """What stands from a mark to the end of its line."""
     rows = lines(text)
-    words = rows[mark.line][mark.column :].split() if mark.line < len(rows) else []
-    return words[0] if words else "!"
+    return rows[mark.line][mark.column :] if mark is not None and mark.line < len(rows) else ""

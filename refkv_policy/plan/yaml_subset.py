@@ -7,6 +7,7 @@ diagnostic at the place where they stand, and nothing is ever expanded.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import unicodedata
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from refkv_policy.files import read_bounded
 from refkv_policy.plan import rules
 from refkv_policy.plan.diagnostic import Diagnostic, errors
 from refkv_policy.plan.document import Document
@@ -21,6 +23,7 @@ from refkv_policy.plan.model import Path
 from refkv_policy.plan.source import span_at
 from refkv_policy.plan.yaml_errors import translated
 from refkv_policy.plan.yaml_events import Builder, StopReadingError
+from refkv_policy.repository import check_inside
 
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
@@ -43,13 +46,15 @@ def read_text(path: str | os.PathLike[str]) -> tuple[str | None, tuple[Diagnosti
     """The text of a file (UTF-8, a leading byte order mark dropped), or None and why it cannot be had."""
     file = os.fspath(path)
     try:
-        with open(file, "rb") as stream:
-            data = stream.read(rules.MAX_BYTES + 1)
+        check_inside(file)
+        data = read_bounded(file, rules.MAX_BYTES)
     except FileNotFoundError:
         return None, (rules.MISSING_FILE.at(file, None),)
     except IsADirectoryError:
         return None, (rules.NOT_A_FILE.at(file, None),)
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.EFBIG:
+            return None, (rules.TOO_LARGE.at(file, None),)
         if os.path.isdir(file):  # on Windows opening a directory is a PermissionError
             return None, (rules.NOT_A_FILE.at(file, None),)
         reason = (getattr(error, "strerror", None) or str(error)).lower()
@@ -100,7 +105,7 @@ def compose(text: str, file: str) -> Composed:
         value, complete = builder.document()
     except StopReadingError:
         return Composed(None, tuple(builder.found))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: PyYAML, of an escape beyond Unicode
         return Composed(None, (*builder.found, translated(error, file, text)))
     document = Document(file, text, value, builder.keys, builder.values) if complete else None
     return Composed(document, tuple(builder.found), builder.unclear)

@@ -7,10 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from refkv_policy.files import read_bounded
+from refkv_policy.plain import from_plain
 from refkv_policy.plan.diagnostic import RefkvError
 from refkv_policy.plan.document import Document
+from refkv_policy.plan.rules import MAX_BYTES
 from refkv_policy.plan.wording import did_you_mean, listed
-from refkv_policy.profiles.profile import Profile, freeze
+from refkv_policy.profiles.profile import Profile
+from refkv_policy.repository import check_inside
 from refkv_policy.resources import resource
 
 __all__ = [
@@ -29,8 +33,6 @@ __all__ = [
 FOLDER = Path(__file__).resolve().parent
 ANY = "any"
 """In a plan's `models:`: whatever transformer its selectors resolve on."""
-
-_TUPLES = ("vace_at", "patch", "vae_scale")
 
 
 class ProfileError(RefkvError):
@@ -73,20 +75,22 @@ def load_profile(reference: str, base: Path | None = None) -> Profile:
 @cache
 def _shipped(name: str) -> Profile:
     if name not in names():
-        guess = did_you_mean(name, names())
+        plain = name.rsplit("/", 1)[-1].removesuffix("-diffusers")  # a model hub's owner/Name-diffusers
+        guess = did_you_mean(plain, names())
         raise ProfileError(f"there is no profile {name!r}; {guess}shipped are {listed(names())}")
     from refkv_policy.plan.yaml_subset import load_document
 
     # Not checked against the schema, which a test does: every call of `validate` reads these.
     document, _ = load_document((FOLDER / f"{name}.yaml").read_text("utf-8"), name)
     assert document is not None
-    return _build(document.value)
+    return from_plain(Profile, document.value)
 
 
 def _read(base: Path, reference: str) -> Profile:
     path = base / reference
     try:
-        return _parse(path.read_text("utf-8"), str(path))
+        check_inside(path)
+        return _parse(read_bounded(path, MAX_BYTES).decode("utf-8"), str(path))
     except OSError as error:
         raise ProfileError(f"the profile {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -103,7 +107,7 @@ def _parse(text: str, file: str) -> Profile:
         found = check_schema(document, profile_schema(), (), "the profile")
     if document is None or found:
         raise ProfileError("; ".join(f"{d} ({d.help})" for d in found))
-    profile = _build(document.value)
+    profile = from_plain(Profile, document.value)
     _check_layers(document, profile)
     return profile
 
@@ -115,13 +119,6 @@ def profile_schema() -> Mapping[str, Any]:
 
     schema: Mapping[str, Any] = json.loads(resource("schemas/profile.v1.schema.json").read_text(encoding="utf-8"))
     return schema
-
-
-def _build(value: Mapping[str, Any]) -> Profile:
-    """The profile of a document that fits the schema."""
-    fields = {key: entry for key, entry in value.items() if key not in ("version", "kind")}
-    fields |= {key: tuple(fields[key]) for key in _TUPLES if key in fields}
-    return Profile(**{**fields, "sets": freeze(fields.get("sets", {}))})
 
 
 def _check_head(document: Document) -> None:

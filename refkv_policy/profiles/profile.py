@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -16,6 +14,8 @@ from refkv_policy.profiles.sites import Cost, Tree
 if TYPE_CHECKING:
     from refkv_policy.plan.selectors import Site
     from refkv_policy.profiles.cost import Workload
+
+from refkv_policy.canonical import json_digest
 
 FAMILY = "wan-vace"
 """The family of a profile that names none."""
@@ -78,9 +78,7 @@ class Profile:
     @cached_property
     def digest(self) -> str:
         """`sha256:…` of every fact except the title."""
-        facts = {k: v for k, v in asdict(_plain(self)).items() if k != "title"}
-        text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        return json_digest({k: v for k, v in asdict(_plain(self)).items() if k != "title"})
 
     @classmethod
     def from_transformer(cls, transformer: Any, *, name: str = "custom", text_tokens: int = 512) -> Profile:

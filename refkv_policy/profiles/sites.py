@@ -29,7 +29,8 @@ class SiteFacts:
     on_demand: it is computed only where one that needs it is. added: its value is added to the stream of what it lies
     inside, so that a residual can be kept with it or apart from it. region: its output has the form of its input, so that
     a method may keep their difference. component: what its FLOPs are counted under. branches: the guidance branches whose
-    call of it may be served.
+    call of it may be served. passes_with: the site with whose input it goes in where it is served, and with whose output it
+    comes out where it is computed; by itself, where None.
     """
 
     site: Site
@@ -40,6 +41,7 @@ class SiteFacts:
     region: bool = False
     component: str = ""
     branches: tuple[str, ...] = BRANCHES
+    passes_with: Site | None = None
 
 
 class Cost(NamedTuple):
@@ -95,10 +97,22 @@ class Tree:
         ends: dict[int, list[Site]] = {}
         for site, n in last.items():
             ends.setdefault(n, []).append(site)
+        # A kept state that stands in for what is computed on demand is taken when the call begins, whenever it is asked for.
+        starts: dict[Site, list[Site]] = {}
+        passing: dict[Site, list[Site]] = {}
+        for site, fact in self.facts.items():
+            if fact.passes_with is not None:
+                passing.setdefault(fact.passes_with, []).append(site)
+            elif fact.on_demand and fact.inside is not None:
+                starts.setdefault(fact.inside, []).append(site)
+        late = {site for group in (*starts.values(), *passing.values()) for site in group}
         found: list[tuple[Site, bool]] = []
         for n, site in enumerate(self.facts):
-            found.append((site, False))
-            found += [(each, True) for each in reversed(ends.get(n, []))]
+            with_it = [*starts.get(site, ()), *passing.get(site, ())]
+            found += [(each, False) for each in (*(() if site in late else (site,)), *with_it)]
+            for each in reversed(ends.get(n, [])):
+                if self.facts[each].passes_with is None:
+                    found += [*((inner, True) for inner in passing.get(each, ())), (each, True)]
         return tuple(found)
 
     def encloses(self, outer: Site, inner: Site) -> bool:

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from refkv_policy.evidence import Interval
-from refkv_policy.evidence.statistics import wilson_interval
-from refkv_policy.files import atomic_write, check_writable
+from refkv_policy.files import atomic_write, check_writable, read_bounded
 from refkv_policy.plan.diagnostic import RefkvError
+from refkv_policy.quality.statistics import wilson_interval
 from refkv_policy.video import write_clip
 from refkv_policy.video.clip import Frames
 
@@ -237,9 +237,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _load(file: Path, kind: str, what: str) -> dict[str, Any]:
     try:
-        if file.stat().st_size > LARGEST_ANSWERS:
-            raise RatingsError(f"{file} is too large to be {what}")
-        value = json.loads(file.read_text("utf-8"), object_pairs_hook=_once)
+        value = json.loads(read_bounded(file, LARGEST_ANSWERS), object_pairs_hook=_once)
     except OSError as error:
         raise RatingsError(f"{file} cannot be read: {error.strerror}; give {what}") from error
     except (ValueError, RecursionError) as error:

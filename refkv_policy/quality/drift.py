@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -85,7 +84,6 @@ def watching(pipe: WanVACEPipeline, take: Take, *, main: bool = False) -> Iterat
     Step and branch come from the pipeline's scheduler and `cache_context`, as a session reads them.
     """
     model, clock, patches = pipe.transformer, PipelineClock(pipe), Patches()
-    clock.thread = get_ident()
     moment: list[tuple[str, int] | None] = [None]
     start: list[Tensor | None] = [None]
 
@@ -117,9 +115,11 @@ def watching(pipe: WanVACEPipeline, take: Take, *, main: bool = False) -> Iterat
     if main:
         handles += [module.register_forward_hook(block(i)) for i, module in enumerate(model.blocks)]
         handles += [model.blocks[0].register_forward_pre_hook(entered), model.norm_out.register_forward_pre_hook(left)]
+    clock.open()
     try:
         yield
     finally:
+        clock.close()
         for handle in handles:
             handle.remove()
         patches.undo()

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from refkv_policy.files import read_bounded
 from refkv_policy.quality.metrics import FeatureModel, MeasureError, Video
 
 BATCH = 16
@@ -166,7 +167,7 @@ def _check_folder(folder: Path) -> None:
         if not any(folder.glob(pattern)):
             raise MeasureError(f"{folder} holds no {pattern}; put a whole copy of a DINOv2 model there")
     try:
-        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+        kind = json.loads(read_bounded(folder / "config.json", 1 << 20)).get("model_type")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise MeasureError(f"{folder / 'config.json'} is not a JSON object; give a whole copy of the model") from error
     if kind not in ("dinov2", "dinov2_with_registers"):

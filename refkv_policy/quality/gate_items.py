@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from refkv_policy.evidence import Figure, Item, make_item
-from refkv_policy.evidence.statistics import error_at, figure_of
+from refkv_policy.evidence.frontier import error_at
 from refkv_policy.quality.abpack import MIN_PAIRS, MIN_RATERS, Ratings
 from refkv_policy.quality.baselines import SPACINGS
+from refkv_policy.quality.statistics import figure_of
 from refkv_policy.quality.sweep_collect import Findings, Row
 from refkv_policy.quality.sweep_metrics import Measure, decay_of
 from refkv_policy.quality.sweep_text import chosen_lines, figure_text

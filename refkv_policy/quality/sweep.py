@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from refkv_policy.canonical import sha256
 from refkv_policy.compiler import HookTable, Prediction, Workload, predict
 from refkv_policy.plan import Plan
 from refkv_policy.profiles import Profile
 from refkv_policy.quality.baselines import MANY, SPACINGS, respaced_table, step_counts
-from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Conditions, Source, Task, Work, sha256
+from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Conditions, Source, Task, Work
 from refkv_policy.quality.tasks_run import Stage
 from refkv_policy.quality.variants import Value, Variant
 

@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from refkv_policy.evidence import GATE, Figure
-from refkv_policy.evidence.statistics import Candidate, choose, elbow, figure_of, pareto
+from refkv_policy.evidence.frontier import pareto
 from refkv_policy.plan.diagnostic import RefkvError
+from refkv_policy.quality.statistics import Candidate, choose, elbow, figure_of
 from refkv_policy.quality.sweep import OTHER_SEED, Entry, Sweep
 from refkv_policy.quality.sweep_metrics import Measure, Reading, Stored, measures
 from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Store, Task
@@ -158,7 +159,7 @@ class Findings:
         """The rows among which the RFC picks K, and the picked one: the largest K whose whole interval keeps the redline.
 
         Those are the rows that differ in nothing but K, the plan's among them; where several such sets were run, the set
-        that the plan is in. See `evidence.statistics.choose`.
+        that the plan is in. See `quality.statistics.choose`.
         """
         groups: dict[tuple[Any, ...], dict[int, Row]] = {}
         for row in self.of("plan", "variant"):

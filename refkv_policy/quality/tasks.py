@@ -20,11 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from refkv_policy.audit import AuditError, verify
+from refkv_policy.canonical import sha256
 from refkv_policy.evidence import canonical
-from refkv_policy.files import PART, atomic_write
+from refkv_policy.files import PART, atomic_write, read_bounded
 from refkv_policy.plan.diagnostic import RefkvError
 
 FORMAT = 1
+LARGEST = 64 << 20
+"""Bytes of a result that are read."""
 UNCACHED, MANY_STEPS = "uncached", "many_steps"
 """The two references that a run is compared with."""
 Kind = Literal["run", "pair", "compare"]
@@ -109,6 +112,11 @@ class Task:
     keep: bool = False
 
     @property
+    def steps(self) -> int:
+        """Denoising steps that are run for it."""
+        return 0 if self.kind == "compare" else self.work.visited + (self.nominal or 0)
+
+    @property
     def key(self) -> str:
         """A digest of all that the result depends on; names and what is kept do not count."""
         work = {"steps": self.work.steps} if self.work.digest is None else {"table": self.work.digest}
@@ -172,7 +180,7 @@ class Store:
     def by_key(self, key: str) -> dict[str, Any] | None:
         """The same, by a task's key. One that was changed since it was written is none."""
         try:
-            value = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
+            value = json.loads(read_bounded(self.folder / f"{key}.json", LARGEST))
             sound = isinstance(value, dict) and value.pop("digest", None) == sha256(canonical(value))
         except (OSError, ValueError, RecursionError):
             return None
@@ -227,8 +235,3 @@ class Store:
         name = f"audits/{key}.jsonl"
         log.replace(self.folder / name)
         return name
-
-
-def sha256(text: str | bytes) -> str:
-    """`sha256:…` of a text or of bytes."""
-    return "sha256:" + hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()

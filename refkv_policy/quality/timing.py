@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Literal
 
 from refkv_policy.evidence import Figure, Seconds
-from refkv_policy.evidence.statistics import figure_of
+from refkv_policy.quality.statistics import figure_of
 
 Pair = Mapping[str, Any]
 """The stored result of a pair: `uncached` and `planned`, each with `seconds` by part and `denoiser_cpu`."""

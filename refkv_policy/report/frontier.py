@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from refkv_policy.evidence import Figure, Frontier, MeasuredScope, Metric, Point
-from refkv_policy.evidence.statistics import ends, error_at, pareto
+from refkv_policy.evidence.frontier import ends, error_at, pareto
 from refkv_policy.report.charts import STYLES, Chart, Floor, Mark, Series
 from refkv_policy.report.words import NONE, apart, count, figure, number, size, times
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from refkv_policy.audit import Log, Verification, read_log, verify
 from refkv_policy.evidence import Evidence, read_evidence
+from refkv_policy.files import open_regular, read_bounded
 from refkv_policy.plan.diagnostic import PlanError
 from refkv_policy.report.drift import Drift, drift_of
 from refkv_policy.report.errors import ReportError
@@ -115,7 +116,7 @@ def _kind(path: Path) -> tuple[str | None, Any]:
     try:
         if path.stat().st_size > LARGEST:
             return None, None
-        text = path.read_text("utf-8-sig")
+        text = read_bounded(path, LARGEST).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ReportError(f"{_name(path)} cannot be read: {reason}; name a file of refkv's") from error
@@ -135,11 +136,8 @@ def _json(text: str) -> Any:
 
 def _digest(path: Path) -> str:
     try:
-        # A pipe would be waited for, and a device has no end.
-        if path.exists() and not path.is_file():
-            raise ReportError(f"{_name(path)} is not a regular file; name a file of refkv's")
         digest = hashlib.sha256()
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
         return f"sha256:{digest.hexdigest()}"

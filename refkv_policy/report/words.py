@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import unicodedata
 from functools import partial
 from typing import Protocol
 
 from refkv_policy.compiler import human_bytes
 from refkv_policy.evidence import Figure, Interval, Item
+from refkv_policy.plan import wording
 
 NONE = "–"
 SPACE = "\N{NO-BREAK SPACE}"
 """Between a number and its unit."""
 LONGEST = 4000
 """Characters of one text that are shown; the rest is counted."""
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories of characters that cannot be seen, or change how their neighbours are seen."""
 
 
 def visible(text: str) -> str:
-    """The text as it can be trusted to look: controls, direction marks and lone surrogates as `⟨U+202E⟩`.
-
-    Tabs and line breaks become spaces; of a very long text the beginning is kept and the rest counted.
-    """
+    """A foreign text as `wording.visible` shows it; of a very long one the beginning, and how much is left out."""
     rest = len(text) - LONGEST
-    shown = text[:LONGEST] if rest > 0 else text
-    if not (shown.isascii() and shown.isprintable()):
-        shown = "".join(_seen(character) for character in shown)
-    return f"{shown} … ({rest} more characters)" if rest > 0 else shown
-
-
-def _seen(character: str) -> str:
-    if character in "\t\n\r":
-        return " "
-    return f"⟨U+{ord(character):04X}⟩" if unicodedata.category(character) in HIDDEN else character
+    return f"{wording.visible(text[:LONGEST])} … ({rest} more characters)" if rest > 0 else wording.visible(text)
 
 
 class Say(Protocol):

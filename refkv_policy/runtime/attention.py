@@ -6,6 +6,7 @@ the run, so that a block compiled with `fullgraph=True` sees constants only.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 from diffusers.models.attention_dispatch import dispatch_attention_fn
@@ -44,6 +45,10 @@ class TextKVProcessor:
 
     def __init__(self, original: WanAttnProcessor) -> None:
         self.original = original
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WanAttnProcessor:
+        """A copy of the processor that it stands in for: no session is attached to a copied model."""
+        return copy.deepcopy(self.original, memo)
 
     @property
     def _attention_backend(self) -> Any:

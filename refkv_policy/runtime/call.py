@@ -64,10 +64,13 @@ class Call:
             return False
         return (cell.action == FORECAST and cell.history == 0) or self.store.history(cell) is not None
 
-    def serve(self, cell: Cell) -> Tensor | None:
-        """The value that an `R` or `F` cell, or a `?` cell, stands for; None where it has to be computed (then `keep` it)."""
+    def serve(self, cell: Cell, writable: bool = False) -> Tensor | None:
+        """The value that an `R` or `F` cell, or a `?` cell, stands for; None where it has to be computed (then `keep` it).
+
+        To be read only, unless asked for as writable.
+        """
         if cell.action == ONLINE:
-            return self._serve_online(cell)
+            return self._serve_online(cell, writable)
         if cell.action == FORECAST and cell.history == 0 and self.withheld is None:
             return self._predicted(cell, ())
         history = self._history(cell)
@@ -76,7 +79,8 @@ class Call:
         if cell.action == FORECAST:
             value = self._predicted(cell, history[: len(cell.sources)])
         else:
-            (value, *_) = history[0].restored()
+            # The last reader is given the kept memory itself: nobody reads it afterwards.
+            (value, *_) = history[0].restored(writable and cell.retained > 0)
         self.store.trim(cell, cell.retained)
         return value
 
@@ -101,7 +105,7 @@ class Call:
     def _age(self, history: Sequence[Kept]) -> int:
         return self.plan.index - self.plan.evaluated.index(history[0].step)
 
-    def _serve_online(self, cell: Cell) -> Tensor | None:
+    def _serve_online(self, cell: Cell, writable: bool) -> Tensor | None:
         gate = self.gates.get(cell.rule or 0)
         if self.withheld is not None or gate is None or gate.step != self.plan.step or not gate.serves:
             return None
@@ -109,7 +113,11 @@ class Call:
         if not history:
             return None
         forecasts = gate.method.forecasts
-        value = self._predicted(cell, history[: cell.history]) if forecasts else history[0].restored()[0]
+        value = (
+            self._predicted(cell, history[: cell.history])
+            if forecasts
+            else history[0].restored(writable and cell.retained > 0)[0]
+        )
         done = FORECAST if forecasts else REUSE
         age = self._age(history)
         self.changes[cell.position] = Decision(cell.site, done, ONLINE, None, age, gate.signal, gate.threshold)
@@ -172,7 +180,7 @@ class Call:
         """The velocity of a call that is served as a whole: kept, or the cond velocity of this step and the difference."""
         if cell.residual and self.base is None:
             return None
-        value = self.serve(cell)
+        value = self.serve(cell, writable=not cell.residual)  # a sampler may work in place on it
         if value is None or not cell.residual:
             return value
         assert self.base is not None
@@ -192,7 +200,7 @@ class Call:
 
     def serve_region(self, cell: Cell, stream: Tensor) -> Tensor | None:
         """The output of a region that is served: its kept output, or what it was given and the residual, added in float32."""
-        value = self.serve(cell)
+        value = self.serve(cell, writable=not cell.residual)  # a block may work in place on its input
         if value is None or not cell.residual:
             return value
         return (stream.float() + value).type_as(stream)

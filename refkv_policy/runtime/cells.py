@@ -60,14 +60,14 @@ class Cell:
 class Region:
     """Blocks `first` to `last` of a stack, run one after the other, or served together.
 
-    cell: of the rule that governs them as one, where it has anything to do in this call. within: block numbers, and
-    regions in their place. probes: rules whose signal is what these blocks add to the stream.
+    cell: of the rule that governs them as one, where it has anything to do in this call. within: runs of block numbers, and
+    regions between them. probes: rules whose signal is what these blocks add to the stream.
     """
 
     first: int
     last: int
     cell: Cell | None
-    within: tuple[int | Region, ...]
+    within: tuple[tuple[int, ...] | Region, ...]
     probes: tuple[int, ...] = ()
 
 
@@ -209,13 +209,14 @@ def _main(table: HookTable, acting: Mapping[Site, Cell], looking: Mapping[int, L
     ordered = sorted(found, key=lambda pair: (pair[0] - pair[1], pair[0]))
 
     def region(pair: tuple[int, int], inside: list[tuple[int, int]]) -> Region:
-        within: list[int | Region] = []
+        within: list[tuple[int, ...] | Region] = []
         block, last = pair
         while block <= last:
             child = next((p for p in inside if p[0] == block), None)
             if child is None:
-                within.append(block)
-                block += 1
+                end = min((first for first, _ in inside if first > block), default=last + 1)
+                within.append(tuple(range(block, min(end, last + 1))))
+                block = within[-1][-1] + 1  # type: ignore[index]  # the run just added
                 continue
             if child[1] > last:
                 raise ValueError(

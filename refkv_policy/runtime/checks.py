@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Inputs
 from refkv_policy.runtime.errors import AttachError, RequestError
 from refkv_policy.runtime.families import executor_of, executors, is_known
+from refkv_policy.runtime.placement import is_patched
 
 
 def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
@@ -28,11 +30,8 @@ def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
                 "the pipeline switches between two transformers (Wan2.2), which is not supported yet; "
                 "attach to a pipeline without `transformer_2` and `boundary_ratio`"
             )
-    if isinstance(getattr(model, "_orig_mod", None), nn.Module) or getattr(model, "_compiled_call_impl", None):
-        raise AttachError(
-            "the transformer is compiled as a whole, which would compile the table away; "
-            "compile its blocks instead (`transformer.compile_repeated_blocks`)"
-        )
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        raise AttachError(COMPILED)
     if not is_known(model):
         known = " or ".join(each.PIPELINES for each in executors())
         raise AttachError(
@@ -62,10 +61,8 @@ def check_model(model: Any, table: HookTable) -> None:
         )
     if (cell := executor.unsupported_cell(table)) is not None:
         raise AttachError(f"the runtime cannot do {cell}; compile the plan again with this version of refkv")
-    if model.is_cache_enabled:
-        raise AttachError("diffusers' own cache is enabled on the model; call `transformer.disable_cache()` first")
-    if getattr(model, "_parallel_config", None) is not None:
-        raise AttachError("the model runs under context parallelism, which is not supported yet; attach without it")
+    if (problem := unfit_state(model)) is not None:
+        raise AttachError(problem)
     if model.training and model.gradient_checkpointing:
         raise AttachError("the model is in training with gradient checkpointing; call `transformer.eval()` first")
     if (problem := executor.unsupported_attention(executor.stacks(model), table)) is not None:
@@ -85,40 +82,36 @@ def check_model(model: Any, table: HookTable) -> None:
 
 def check_scheduler(scheduler: Any, table: HookTable) -> None:
     """Raises AttachError when the scheduler cannot give the sigmas that the table was compiled for."""
-    if table.left_out and "set_timesteps" in vars(scheduler):
+    if is_patched(scheduler):
         raise AttachError(
-            "the scheduler's set_timesteps was replaced, perhaps by another session on a pipeline that shares it; "
-            "give each pipeline a scheduler of its own"
+            "another session is attached to a pipeline with this scheduler; give each pipeline a scheduler of its own"
         )
     if table.sampler != "unipc" or type(scheduler) is not UniPCMultistepScheduler or scheduler.order != 1:
         raise AttachError(
             f"the table is for the {table.sampler} sampler, and the pipeline has a {type(scheduler).__name__}; "
             "set `pipe.scheduler` to a UniPCMultistepScheduler"
         )
-    config = scheduler.config
-    other = [
-        name
-        for name in (
-            "use_karras_sigmas",
-            "use_exponential_sigmas",
-            "use_beta_sigmas",
-            "use_dynamic_shifting",
-            "shift_terminal",
-        )
-        if config.get(name)
-    ]
-    if config.get("solver_p") is not None:
-        other.append("solver_p")
-    if not config.use_flow_sigmas or config.prediction_type != "flow_prediction" or other:
-        raise AttachError(
-            f"the scheduler's grid is not the plain flow-matching one ({', '.join(other) or 'use_flow_sigmas is off'}); "
-            "use the scheduler of the Wan2.1 folders (use_flow_sigmas=True, prediction_type='flow_prediction')"
-        )
-    if abs(config.flow_shift - table.flow_shift) > 1e-6:
-        raise AttachError(
-            f"the table is for flow_shift {table.flow_shift:g}, and the scheduler has {config.flow_shift:g}; "
-            f"make it with UniPCMultistepScheduler.from_config(pipe.scheduler.config, flow_shift={table.flow_shift:g})"
-        )
+    if (problem := other_setting(scheduler, table)) is not None:
+        raise AttachError(problem)
+
+
+def other_setting(scheduler: Any, table: HookTable) -> str | None:
+    """The first setting by which a UniPC scheduler is not the table's sampler, as a sentence; None where there is none.
+
+    The sampler is that of the Wan2.1 folders, with which evidence is measured: flow matching, and all else as diffusers
+    sets it. A setting counts as the scheduler uses it: some are copied from its config to attributes.
+    """
+    config, own = scheduler.config, vars(scheduler)
+    for name, usual in _UNIPC.items():
+        wanted = table.flow_shift if name == "flow_shift" else usual
+        for found in (config.get(name, usual), own.get(name, wanted)):
+            if not _equal(found, wanted):
+                return (
+                    f"the table is for the {table.sampler} sampler with {name} {_shown(wanted)}, and the scheduler has "
+                    f"{_shown(found)}; use the scheduler of the Wan2.1 folders, or make it with "
+                    f"UniPCMultistepScheduler.from_config(pipe.scheduler.config, {name}={wanted!r})"
+                )
+    return None
 
 
 def check_request(model: Any, pipe: Any | None, scheduler: Any | None, table: HookTable, inputs: Inputs) -> None:
@@ -132,22 +125,49 @@ def check_request(model: Any, pipe: Any | None, scheduler: Any | None, table: Ho
             raise RequestError(
                 f"the latents' {name} {size} is not a multiple of the patch size {patch}; choose another size of video"
             )
-    if torch.is_grad_enabled() and model.gradient_checkpointing:
-        raise RequestError("the forward runs with gradients and gradient checkpointing; run it under `torch.no_grad()`")
+    check_standing(model, pipe, scheduler)
     if _streams(model):
         raise RequestError(_STREAMS + "use `use_stream=False`")
     if pipe is None:
         return
-    if pipe.scheduler is not scheduler:
-        raise RequestError(
-            "the pipeline's scheduler was replaced after the table was attached; detach, and attach again"
-        )
-    if pipe.transformer is not model:
-        raise RequestError(
-            "the pipeline's transformer was replaced after the table was attached; detach, and attach again"
-        )
+    if (problem := other_setting(scheduler, table)) is not None:
+        raise RequestError(problem)
     check_grid(scheduler, table)
-    guidance = guidance_of(pipe)
+    check_guidance(guidance_of(pipe), table)
+
+
+def check_standing(model: Any, pipe: Any | None, scheduler: Any | None) -> None:
+    """Raises RequestError when the model or its place in the pipeline is not what it was at attach. Cheap: for each call."""
+    if (problem := unfit_state(model)) is not None:
+        raise RequestError(problem)
+    if model.gradient_checkpointing and torch.is_grad_enabled():
+        raise RequestError("the forward runs with gradients and gradient checkpointing; run it under `torch.no_grad()`")
+    if pipe is not None and (pipe.scheduler is not scheduler or pipe.transformer is not model):
+        if isinstance(getattr(pipe.transformer, "_orig_mod", None), nn.Module):
+            raise RequestError(COMPILED)
+        part = "transformer" if pipe.scheduler is scheduler else "scheduler"
+        raise RequestError(f"the pipeline's {part} was replaced after the table was attached; detach, and attach again")
+
+
+def check_transformer(model: Any, pipe: Any) -> None:
+    """Raises RequestError when a pipeline that enters its loop has another transformer: no call of it would be seen."""
+    if pipe.transformer is not model:
+        check_standing(model, pipe, pipe.scheduler)
+
+
+def unfit_state(model: Any) -> str | None:
+    """Why the executor cannot run the model as it is now, as a sentence; None where it can."""
+    if model._compiled_call_impl is not None:
+        return COMPILED
+    if model.is_cache_enabled:
+        return "diffusers' own cache is enabled on the model; call `transformer.disable_cache()` first"
+    if getattr(model, "_parallel_config", None) is not None:
+        return "the model runs under context parallelism, which is not supported yet; run without it"
+    return None
+
+
+def check_guidance(guidance: float | None, table: HookTable) -> None:
+    """Raises RequestError when a request's guidance is not among those that the plan is reviewed for."""
     if guidance is not None and not any(abs(guidance - g) < 1e-6 for g in table.guidance):
         listed = ", ".join(f"{g:g}" for g in table.guidance)
         raise RequestError(
@@ -171,6 +191,11 @@ def check_grid(scheduler: Any, table: HookTable) -> None:
                 f"the sampler's sigma at step {step} is {sigmas[index]:.6f}, and the table's {table.sigmas[step]:.6f}; "
                 "run with the sampler and flow_shift that the plan names"
             )
+    if sigmas[count:] != [0.0]:
+        raise RequestError(
+            f"the sampler's sigmas end in {sigmas[-1]:.6f}, and the table's in 0 (`final_sigmas_type` zero); "
+            "run with the sampler that the plan names"
+        )
 
 
 def check_processors(processors: Mapping[Any, TextKVProcessor]) -> None:
@@ -185,6 +210,20 @@ def guidance_of(pipe: Any) -> float | None:
     return None if scale is None else float(scale)
 
 
+COMPILED = (
+    "the transformer is compiled as a whole, which would compile the table away; "
+    "compile its blocks instead (`transformer.compile_repeated_blocks`)"
+)
+_UNIPC: Mapping[str, Any] = {
+    **{
+        name: parameter.default
+        for name, parameter in inspect.signature(UniPCMultistepScheduler.__init__).parameters.items()
+        if parameter.default is not parameter.empty
+    },
+    "use_flow_sigmas": True,
+    "prediction_type": "flow_prediction",
+}
+"""The settings of the Wan2.1 folders' scheduler: diffusers' defaults, but for these two and the flow shift."""
 _STREAMS = "the model is offloaded in groups with streams, whose prefetching follows diffusers' own order of blocks; "
 
 
@@ -195,3 +234,13 @@ def _streams(model: nn.Module) -> bool:
         if hook is not None and hook.group.stream is not None:
             return True
     return False
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    if type(found) in (int, float) and type(wanted) in (int, float):
+        return abs(found - wanted) < 1e-6
+    return found is wanted or (type(found) is type(wanted) and bool(found == wanted))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

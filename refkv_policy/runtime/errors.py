@@ -1,8 +1,14 @@
-"""What the runtime refuses, as sentences that say what is wrong and what to do."""
+"""What the runtime refuses or warns of, as sentences that say what is wrong and what to do."""
 
 from __future__ import annotations
 
-from refkv_policy.plan.diagnostic import RefkvError
+import logging
+import warnings
+
+from refkv_policy.plan.diagnostic import RefkvError, RefkvWarning
+
+LOGGER = logging.getLogger("refkv")
+LOGGER.addHandler(logging.NullHandler())  # a program that configures no logging sees the warning alone
 
 
 class AttachError(RefkvError):
@@ -10,4 +16,10 @@ class AttachError(RefkvError):
 
 
 class RequestError(RefkvError):
-    """A request differs from what the table was compiled for. Raised by its first forward, before anything is cached."""
+    """A request differs from what the table was compiled for. Raised before anything of it is served or kept."""
+
+
+def warn(text: str) -> None:
+    """Say that a plan did not hold."""
+    LOGGER.warning(text)
+    warnings.warn(text, RefkvWarning, stacklevel=3)

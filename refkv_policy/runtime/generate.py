@@ -61,11 +61,6 @@ class Generated:
         """The frames as they are written."""
         return np.rint(np.clip(np.nan_to_num(self.frames), 0, 1) * 255).astype(np.uint8)
 
-    @property
-    def share_of_machine(self) -> float:
-        """Processor seconds a second: on a CPU, less than in another run means that something else was running."""
-        return self.cpu_seconds / self.total_seconds
-
 
 def generate(
     pipe: WanVACEPipeline, request: Request, on_step: OnStep = lambda: None, pause: OnStep | None = None

@@ -13,48 +13,65 @@ from torch import nn
 from refkv_policy import __version__
 from refkv_policy.compiler.table import HookTable
 from refkv_policy.profiles import ProfileError, load_profile
+from refkv_policy.runtime import lora
 from refkv_policy.runtime.call import Inputs
-from refkv_policy.runtime.digest import weights_bytes, weights_digest
+from refkv_policy.runtime.digest import weights_bytes, weights_digest, weights_form
+from refkv_policy.runtime.watch import Weights
 
 CHEAP_WEIGHTS = 50 * 2**20
-"""Bytes of weights up to which their digest is worked out unasked, once a session (well under a second)."""
+"""Bytes of weights up to which their digest is worked out unasked, whenever they changed (well under a second)."""
 
 
-def static_header(model: nn.Module, table: HookTable, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is the same for every request of a session. given: the caller's own fields, which take precedence.
+class Headers:
+    """Makes the header of each request of a session, whose weights and adapters are those of that request.
 
-    The digest of weights above 50 MB is left out unless the caller gives it (`digest.weights_digest` makes it).
+    given: the caller's own fields, which take precedence. The digest of weights above 50 MB is left out unless the caller
+    gives it (`digest.weights_digest` makes it). Either is of the weights as they were; once they are others, or a hot swap
+    may have made them others, a cheap digest is worked out anew and a given one is left out.
     """
-    digests: dict[str, Any] = {}
-    with suppress(ProfileError):  # a profile of one's own is known by its layout, which the table holds
-        digests["profile"] = load_profile(table.profile).digest
-    given_digests = dict(given.get("digests", {}))
-    if "weights" not in given_digests and weights_bytes(model) <= CHEAP_WEIGHTS:
-        digests["weights"] = weights_digest(model)
-    versions = {"refkv": __version__, "torch": version("torch"), "diffusers": version("diffusers")}
-    return {
-        **given,
-        "digests": {**digests, **given_digests},
-        "versions": {**versions, **given.get("versions", {})},
-    }
+
+    def __init__(self, model: nn.Module, table: HookTable, given: Mapping[str, Any], loads: lora.Loads) -> None:
+        self._model, self._table, self._given, self._loads = model, table, given, loads
+        self._known: str | None = given.get("digests", {}).get("weights")
+        self._seen = loads.count, Weights([model]).fingerprint()
+
+    def of(self, inputs: Inputs, branches: tuple[str, ...], guidance: float | None) -> dict[str, Any]:
+        """The header of a request, from its first forward's inputs, inside that forward."""
+        _, _, *sides = inputs.latents.shape
+        tokens = math.prod(size // patch for size, patch in zip(sides, self._table.layout.patch, strict=True))
+        weights = Weights([self._model])
+        adapters = lora.describe(weights.layers)
+        header = {
+            "device": str(inputs.latents.device),
+            "dtype": str(inputs.latents.dtype).removeprefix("torch."),
+            "weights": weights_form(self._model),
+            **({"adapters": adapters} if adapters else {}),
+            "branches": list(branches),
+            "shapes": {
+                "latent": list(inputs.latents.shape),
+                "tokens": tokens,
+                "text_tokens": inputs.prompt.shape[1] + (0 if inputs.image is None else inputs.image.shape[1]),
+                "batch": inputs.latents.shape[0],
+            },
+            **self._given,
+            "digests": self._digests(weights),
+            "versions": _versions() | self._given.get("versions", {}),
+        }
+        return header if guidance is None else {**header, "guidance": guidance}
+
+    def _digests(self, weights: Weights) -> dict[str, Any]:
+        digests: dict[str, Any] = {}
+        with suppress(ProfileError):  # a profile of one's own is known by its layout, which the table holds
+            digests["profile"] = load_profile(self._table.profile).digest
+        digests |= self._given.get("digests", {})
+        now = self._loads.count, weights.fingerprint()
+        if now != self._seen:
+            self._seen, self._known = now, None
+        if self._known is None and not weights.absent and weights_bytes(self._model) <= CHEAP_WEIGHTS:
+            self._known = weights_digest(self._model)
+        digests.pop("weights", None)
+        return digests if self._known is None else {**digests, "weights": self._known}
 
 
-def request_header(
-    static: Mapping[str, Any], table: HookTable, inputs: Inputs, branches: tuple[str, ...], guidance: float | None
-) -> dict[str, Any]:
-    """The header of one request, from its first forward's inputs."""
-    _, _, *sides = inputs.latents.shape
-    tokens = math.prod(size // patch for size, patch in zip(sides, table.layout.patch, strict=True))
-    header = {
-        "device": str(inputs.latents.device),
-        "dtype": str(inputs.latents.dtype).removeprefix("torch."),
-        "branches": list(branches),
-        "shapes": {
-            "latent": list(inputs.latents.shape),
-            "tokens": tokens,
-            "text_tokens": inputs.prompt.shape[1],
-            "batch": inputs.latents.shape[0],
-        },
-        **static,
-    }
-    return header if guidance is None else {**header, "guidance": guidance}
+def _versions() -> dict[str, str]:
+    return {"refkv": __version__, "torch": version("torch"), "diffusers": version("diffusers")}

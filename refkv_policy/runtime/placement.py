@@ -11,53 +11,45 @@ import copyreg
 from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any
+from weakref import WeakSet
 
 from torch import nn
 
 from refkv_policy.runtime.errors import AttachError
 
 _ABSENT = object()
+STAND_INS: WeakSet[Any] = WeakSet()
+"""The functions that sessions put in the place of a module's forward."""
 
 
 class Patches:
     """What is set on instances for the length of a session, each with what was there before.
 
-    A copy (or a pickle) of such an instance is made of what was there before: plain, and attached to nothing.
+    A copy, deep or shallow, of such an instance is made of what was there before: plain, and attached to nothing.
     """
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any, Any]] = []
-        self._placed: list[tuple[nn.Module, Callable[..., Any], bool]] = []
         self._classes: list[tuple[Any, type, type]] = []
-        self._plain: dict[int, Any] = {}
+        self._copied_plainly: set[int] = set()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of one instance."""
-        self._copies_plainly(owner)
+        self._copy_plainly(owner)
         self._set(owner, name, value)
-
-    def place(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        """Put `forward` in the place of the module's own, below every hook. Raises AttachError as `find_place` does."""
-        holder, name = find_place(module)
-        self._copies_plainly(module)
-        self._copies_plainly(holder)
-        self._placed.append((module, forward, "forward" not in vars(module)))
-        setattr(holder, name, forward)
 
     def become(self, owner: Any, mine: type) -> None:
         """Give one instance a class of its own, derived from its present one."""
-        self._copies_plainly(owner)
+        self._copy_plainly(owner)
         self._classes.append((owner, type(owner), mine))
         owner.__class__ = mine
 
     def undo(self) -> None:
         """Put back what was there, newest first. What someone set since is theirs and stays."""
-        while self._placed:
-            displace(*self._placed.pop())
         while self._classes:
-            owner, before, mine = self._classes.pop()
+            owner, cls, mine = self._classes.pop()
             if type(owner) is mine:
-                owner.__class__ = before
+                owner.__class__ = cls
         while self._undo:
             owner, name, before, mine = self._undo.pop()
             if vars(owner).get(name) is not mine:
@@ -66,16 +58,16 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
-        self._plain.clear()
+        self._copied_plainly.clear()
 
     def _set(self, owner: Any, name: str, value: Any) -> None:
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT), value))
         setattr(owner, name, value)
 
-    def _copies_plainly(self, owner: Any) -> None:
-        if id(owner) in self._plain:
+    def _copy_plainly(self, owner: Any) -> None:
+        if id(owner) in self._copied_plainly:
             return
-        self._plain[id(owner)] = owner
+        self._copied_plainly.add(id(owner))
         cls = type(owner)
 
         def reduce(protocol: Any) -> tuple[Any, ...]:
@@ -90,10 +82,17 @@ class Patches:
         for other, name, before, mine in reversed(self._undo):
             if other is owner and state.get(name) is mine:
                 state[name] = before
-        for module, forward, bare in self._placed:
-            for name in [name for name, value in state.items() if value is forward]:
-                state[name] = _ABSENT if bare and name == "forward" else _own(module)
         return {name: value for name, value in state.items() if value is not _ABSENT}
+
+
+def is_patched(owner: Any) -> bool:
+    """Whether a session has set something on an instance."""
+    return "__reduce_ex__" in vars(owner)
+
+
+def place(model: nn.Module, forward: Callable[..., Any]) -> None:
+    """Put `forward` in the place of the model's own, below every hook. Raises AttachError as `find_place` does."""
+    setattr(*find_place(model), forward)
 
 
 def find_place(model: nn.Module) -> tuple[Any, str]:
@@ -102,7 +101,9 @@ def find_place(model: nn.Module) -> tuple[Any, str]:
     Raises AttachError when there is none: something other than a hook has replaced it.
     """
     for holder, name in _places(model):
-        if getattr(holder, name) == _own(model):
+        held = getattr(holder, name)
+        # A deep copy of an attached model has a stand-in of that session's, which runs the copy's own forward.
+        if held == _own(model) or getattr(held, "__func__", None) in STAND_INS:
             return holder, name
     if "forward" not in vars(model):
         return model, "forward"

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from refkv_policy.compiler.table import BRANCHES, ONLINE, HookTable
+from refkv_policy.compiler.table import BRANCHES, COMPUTE_KEEP, ONLINE, HookTable
+from refkv_policy.compiler.walk import online_rules
 from refkv_policy.profiles.sites import CFG
 from refkv_policy.runtime.call import Call, Inputs
 from refkv_policy.runtime.cells import CallPlan
-from refkv_policy.runtime.errors import RequestError
 from refkv_policy.runtime.gate import Gate
 from refkv_policy.runtime.store import Store
 from refkv_policy.runtime.summary import Counts, RequestSummary
@@ -19,14 +19,14 @@ from refkv_policy.runtime.watch import Watch
 
 NEW_CONTROL = "new_control"
 _KINDS = ("prompt", "prompt", "prompt", "control")
-"""What a change of each watched content is a change of: prompt, image beside it, adapters, control."""
+"""What a change of each watched content is a change of: prompt, image beside it, weights, control."""
 
 
 class Request:
     """Owns the state of one generation.
 
-    planned: whether its steps are the table's. plans: its calls, by branch and ordinal of the step. withheld: once nothing
-    of it may be cached any more, the reason.
+    planned: whether its steps are the table's. withheld: once nothing of it may be cached any more, the
+    reason. moved: whether its timesteps come in memory of their own.
     """
 
     def __init__(
@@ -43,12 +43,11 @@ class Request:
         self.planned = True
         self.withheld: str | None = None
         self.error: str | None = None
-        self._depends = depends
-        self.plans: Mapping[tuple[str | None, int | None], CallPlan] = {
-            (branch, index): plan for (branch, index), plan in plans.items() if branch in branches
-        }
-        self._expected = set(self.plans.values())
-        self._expected_at_first = {plan for plan in self._expected if plan.index == 0}
+        self.moved = False
+        kept = {n for n, row in enumerate(table.rows) if {COMPUTE_KEEP, ONLINE} & {*row.cond, *row.uncond}}
+        kept |= {-1 - n for n in online_rules(table)}  # where the probes of online rules are kept
+        self._depends = {kind: tuple(n for n in rows if n in kept) for kind, rows in depends.items()}
+        self._expected = {plan for (branch, _), plan in plans.items() if branch in branches}
         self._last = {plan for plan in self._expected if plan.index == len(table.evaluated) - 1}
         self._counts = Counts(table)
         self._seen: set[CallPlan] = set()
@@ -58,47 +57,54 @@ class Request:
         self._base: tuple[int, Tensor] | None = None
         self._wants_base = CFG in table.by_at
 
-    def check_place(self, plan: CallPlan, latents: Tensor, moved: bool, guided: bool) -> bool:
-        """Whether a call can be the one that stands at a plan's place: its latents are of the first call's form.
+    def out_of_order(self, plan: CallPlan, inputs: Inputs, guided: bool) -> str | None:
+        """Why a call cannot be the one that is due, as a sentence: it ran before, or is of another form than the first.
 
-        moved: whether its timestep came in memory of its own. guided: whether the pipeline calls both branches at a step.
-        Raises RequestError where several calls share a place, or several places one call: their state would be mixed.
+        guided: whether the pipeline calls both branches at a step, each for itself.
         """
-        if plan in self._seen:
-            raise RequestError(
-                f"the branch {plan.branch} was called twice at step {plan.step} of one request; windows over the latents, and "
-                "samplers that evaluate a step twice, are not supported: run them without refkv (for a second request "
-                "over a bare transformer: `session.step(…, new_request=True)`)"
-            )
-        form = latents.shape, latents.dtype, latents.device, moved
+        latents = inputs.latents
+        form = latents.shape, latents.dtype, latents.device
         if self._form is None:
             self._form = form
-            return True
-        if plan.index == 1 and guided and not self._expected_at_first <= self._seen:
-            raise RequestError(
-                "the first step was over without a call of its own for each guidance branch; cond and uncond in one "
-                "batch are not supported: call the transformer once for each, in a `cache_context` named after it"
+        if form != self._form:
+            return (
+                f"the latents are {tuple(latents.shape)}, {latents.dtype} on {latents.device}, and the request began with "
+                f"{tuple(self._form[0])}, {self._form[1]} on {self._form[2]}; run each size as a request of its own"
             )
-        if form == self._form:
-            return True
-        if latents.shape[0] == 2 * self._form[0][0]:
-            raise RequestError(
-                f"the latents are a batch of {latents.shape[0]}, and were {self._form[0][0]} at the request's first call; "
-                "cond and uncond, or several windows, in one batch are not supported: call the transformer once for each"
+        if plan in self._seen:
+            return (
+                f"a second call of the {plan.branch} branch came at step {plan.step}: overlapping windows, or several clips in "
+                "turn, cannot share what is kept; run them as requests of their own (over a bare transformer: "
+                "`session.step(…, new_request=True)`), or detach"
             )
-        return False
+        if guided and plan.index == 1 and any(p.index == 0 for p in self._expected - self._seen):
+            return (
+                "the first step was over without a call for each guidance branch: cond and uncond in one batch are not "
+                "supported; call the transformer once for each, in a `cache_context` named after it"
+            )
+        return None
 
-    def call(self, plan: CallPlan, inputs: Inputs, adapters: tuple[Any, ...]) -> Call:
-        """The call of a planned step. State that depends on a prompt, control or adapter that changed is dropped."""
+    def why_incomplete(self) -> str:
+        """What of the table did not happen."""
+        missing = sorted({(p.index, p.branch) for p in self._expected - self._seen})
+        if missing:
+            calls = ", ".join(f"{branch} at step {self.table.evaluated[index]}" for index, branch in missing[:3])
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            return f"{len(missing)} calls did not come ({calls}{more})"
+        return f"{self._counts.unserved} values that the table serves were computed"
+
+    def call(self, plan: CallPlan, inputs: Inputs, weights: tuple[Any, ...]) -> Call:
+        """The call of a planned step. State that depends on a prompt, control or weights that changed is dropped."""
         self._seen.add(plan)
-        watched = inputs.prompt, inputs.image, adapters, inputs.control
-        watches = self._watches.get(plan.branch)
-        if watches is None:
-            self._watches[plan.branch] = tuple(map(Watch, watched))
-        else:
-            for kind, watch, content in zip(_KINDS, watches, watched, strict=True):
-                if watch.changed(content):
-                    self.store.drop(plan.branch, self._depends[kind], NEW_CONTROL)
+        if self._depends["prompt"]:  # everything that is kept depends on it: a table that keeps nothing needs no look
+            watched = inputs.prompt, inputs.image, weights, inputs.control if self._depends["control"] else None
+            watches = self._watches.get(plan.branch)
+            if watches is None:
+                self._watches[plan.branch] = tuple(map(Watch, watched))
+            else:
+                for kind, watch, content in zip(_KINDS, watches, watched, strict=True):
+                    if watch.changed(content):
+                        self.store.drop(plan.branch, self._depends[kind], NEW_CONTROL)
         call = Call(plan, self.store, self.table.rules, self.withheld, self._gates[plan.branch])
         if self._base is not None and self._base[0] == plan.step:
             call.base = self._base[1]
@@ -125,17 +131,6 @@ class Request:
     def complete(self) -> bool:
         """Whether every call that was expected has run, and every cell that the table serves in them was served."""
         return self._counts.unserved == 0 and self._expected <= self._seen
-
-    def shortfall(self) -> str:
-        """What an incomplete request lacks, in words."""
-        if self.error is not None:
-            return self.error
-        missing = self._expected - self._seen
-        if not missing:
-            return f"{self._counts.unserved} cells that the table serves were computed"
-        never = [b for b in self.branches if all(plan in missing for plan in self._expected if plan.branch == b)]
-        which = f" (the branch {' and '.join(never)} never ran)" if never else ""
-        return f"{len(missing)} of {len(self._expected)} calls of the table did not come{which}"
 
     def close(self) -> None:
         """Let go of everything that is held."""

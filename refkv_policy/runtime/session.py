@@ -2,73 +2,180 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from os import PathLike
+from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
+from weakref import WeakKeyDictionary, ref
 
+import torch
 from torch import Tensor
 
-from refkv_policy.audit import AuditWriter, outcome_of
+from refkv_policy.audit import AuditWriter, fold, outcome_of
+from refkv_policy.audit.header import RESERVED
+from refkv_policy.audit.record import checked
 from refkv_policy.audit.totals import UNKNOWN
-from refkv_policy.compiler import branches_of
+from refkv_policy.audit.writer import NullWriter
+from refkv_policy.compiler import branches_of, compile_plan
 from refkv_policy.compiler.table import BRANCHES, HookTable
-from refkv_policy.notice import LOGGER, tell
+from refkv_policy.plan import Plan, load_plan
 from refkv_policy.runtime import checks
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Call, Inputs
 from refkv_policy.runtime.cells import CallPlan, plan_calls, unplanned_call
-from refkv_policy.runtime.clock import Clock, Moment, PipelineClock, ToldClock
-from refkv_policy.runtime.errors import AttachError, RequestError
+from refkv_policy.runtime.clock import CallPosition, ManualClock, PipelineClock
+from refkv_policy.runtime.errors import AttachError, RequestError, warn
 from refkv_policy.runtime.families import executor_of
-from refkv_policy.runtime.log import Log
-from refkv_policy.runtime.lora import Adapters
-from refkv_policy.runtime.pipeline import bracketed, guarded_grid, named_contexts, watched_loop
-from refkv_policy.runtime.placement import Patches
+from refkv_policy.runtime.header import Headers
+from refkv_policy.runtime.held import Held
+from refkv_policy.runtime.lora import Loads
+from refkv_policy.runtime.pipeline import bracketed, guarded_grid, named_contexts, tracked_loop
+from refkv_policy.runtime.placement import Patches, displace, find_place, place
 from refkv_policy.runtime.request import Request
 from refkv_policy.runtime.stack import Current, part_forward
 from refkv_policy.runtime.store import Store
-from refkv_policy.runtime.summary import Ledger, RequestSummary, Summary, Tally
+from refkv_policy.runtime.summary import RequestSummary, Summary, Tally, summarise
 
 OnError = Literal["raise", "uncached"]
 
+_ATTACHED: WeakKeyDictionary[Any, ref[Session]] = WeakKeyDictionary()
+"""The session that is attached to a transformer, which holds on to it by its forward."""
+KEPT = 100
+"""Summaries of ended requests that a session holds on to; of those before, the sums."""
+
+
+def attach(
+    target: Any,
+    plan: HookTable | Plan | str | PathLike[str],
+    *,
+    steps: int | None = None,
+    audit: str | PathLike[str] | AuditWriter | None = None,
+    on_error: OnError = "raise",
+    header: Mapping[str, Any] | None = None,
+) -> Session:
+    """Apply a plan to a diffusers pipeline of a known family, or to its bare transformer, until the session is detached.
+
+    Best used as a context manager. Many requests may follow one another; each has its own store and clock.
+    plan: a compiled table; or a `Plan`, a plan's file, or the name of a shipped plan, which is compiled for the model at
+    `steps` (which may be left out where the plan lists one count).
+    audit: where to write the log (a path that does not exist yet), or a writer that stays the caller's to close.
+    on_error: `raise`, or `uncached`: a request that differs from the table, or whose caching fails, is finished without
+    the cache, which a `RefkvWarning` and the log say. header: further fields of each request's log header, such as `seed`.
+    Raises AttachError, with nothing changed, for a target that the table cannot be applied to; PlanError for a plan that is
+    not sound or not for the model; AuditError for the log.
+    """
+    model, pipe = checks.transformer_of(target)
+    if model in _ATTACHED:
+        raise AttachError("a table is attached to this model already; detach that session first (`refkv.detach`)")
+    if on_error not in ("raise", "uncached"):
+        raise AttachError(f"on_error is {on_error!r}; it is 'raise' or 'uncached'")
+    _check_log(audit, header)
+    table = _table_of(plan, model, steps)
+    checks.check_model(model, table)
+    find_place(model)
+    if pipe is not None:
+        checks.check_scheduler(pipe.scheduler, table)
+    owned = None if audit is None or isinstance(audit, NullWriter) else AuditWriter(audit)
+    session = Session(model, pipe, table, audit if owned is None else owned, on_error, header or {})
+    session._owned = owned
+    try:
+        session._install()
+    except BaseException:
+        session.detach()
+        raise
+    return session
+
+
+def detach(target: Any) -> None:
+    """Detach the session that is attached to a pipeline or transformer. Raises AttachError when none is."""
+    sessions = [session for reference in list(_ATTACHED.values()) if (session := reference()) is not None]
+    parts = target, getattr(target, "transformer", None)
+    found = [s for s in sessions if s._pipe is target or any(s._model is part for part in parts)]
+    if not found:
+        raise AttachError(f"no table is attached to this {type(target).__name__}")
+    for session in found:
+        session.detach()
+
+
+def _check_log(audit: Any, header: Any) -> None:
+    """Raises AttachError for a log or header that no request could begin with; AuditError for values that JSON has not."""
+    if not (audit is None or isinstance(audit, (str, PathLike, NullWriter))):
+        raise AttachError(f"audit is {audit!r}; give a path for the log, or an AuditWriter")
+    if not (header is None or isinstance(header, Mapping)):
+        raise AttachError(f"header is {header!r}; give a mapping of names to values")
+    if taken := sorted(RESERVED & set(header or ())):
+        raise AttachError(f"`header` may not set {', '.join(taken)}: the audit log does")
+    checked(header or {})
+
+
+def _table_of(plan: HookTable | Plan | str | PathLike[str], model: Any, steps: int | None) -> HookTable:
+    """The table that is asked for."""
+    if isinstance(plan, HookTable):
+        if steps not in (None, plan.steps):
+            raise AttachError(
+                f"the table is for {plan.steps} steps, and steps={steps} is asked for; compile it for these"
+            )
+        return plan
+    if isinstance(plan, (str, PathLike)):
+        plan = load_plan(plan)
+    if not isinstance(plan, Plan):
+        kind = type(plan).__name__  # type: ignore[unreachable]  # callers may be untyped
+        raise AttachError(f"a {kind} cannot be attached; give a table, a plan, a plan's file, or a shipped plan's name")
+    if not (steps is None or type(steps) is int):
+        raise AttachError(f"steps is {steps!r}; give the integer that the pipeline gets as num_inference_steps")
+    if steps is None and len(plan.run.steps) > 1:
+        listed = ", ".join(map(str, plan.run.steps))
+        raise AttachError(f"plan {plan.name} is for several step counts; say which with steps= (one of {listed})")
+    return compile_plan(plan, model, plan.run.steps[0] if steps is None else steps)
+
 
 class Session:
-    """See `attach`. Serves one generation at a time; sessions on different models do not touch each other."""
+    """See `attach`. A request runs in one thread; sessions on different models do not touch each other."""
 
     def __init__(
         self, model: Any, pipe: Any, table: HookTable, writer: Any, on_error: OnError, header: Mapping[str, Any]
     ) -> None:
         self.table, self.on_error = table, on_error
-        self._model, self._pipe = model, pipe
-        self._log = Log(writer, model, table, header)
+        self._model, self._pipe, self._writer = model, pipe, writer
         self._owned: AuditWriter | None = None
         self._scheduler = None if pipe is None else pipe.scheduler
-        self._clock: Clock = ToldClock(table.steps, table.evaluated) if pipe is None else PipelineClock(pipe)
+        self._clock: PipelineClock | ManualClock = ManualClock(table.evaluated) if pipe is None else PipelineClock(pipe)
         self._executor = executor_of(model)
-        self._current, self._serves_parts = Current(), False
+        self._current = Current()
         self._plans = plan_calls(table, self._executor.view)
-        self._strays: dict[tuple[str, str], CallPlan] = {}
+        self._uncached_plans: dict[tuple[str, str], CallPlan] = {}
         self._depends = self._executor.depends_on(table)
-        self._adapters = Adapters(model)
+        self._loads = Loads()
+        self._headers = None if writer is None else Headers(model, table, header, self._loads)
+        self._held: Held | None = None
         self._processors: dict[Any, TextKVProcessor] = {}
+        self._parts: dict[Any, tuple[Callable[..., Any], bool]] = {}
         self._patches = Patches()
+        self._forward: Callable[..., Any] | None = None
+        self._bare = "forward" not in vars(model)
         self._request: Request | None = None
         self._past: object | None = None
-        self._ledger = Ledger()
+        self._done: deque[RequestSummary] = deque(maxlen=KEPT)
+        self._sums = summarise((), 0)
+        self._count = self._unplanned = self._began_loop = 0
         self._running = False
-        self.closed = False
+        self._lock = Lock()  # of the log and the count of unplanned calls, which may come from any thread
 
     @property
     def summary(self) -> Summary:
         """Hits, misses, departures and peak bytes so far: in all, by site and branch, by request."""
-        running = None if self._request is None else self._request.summary("running")
-        return self._ledger.summary(running, self._log.unplanned)
+        running = () if self._request is None else (self._request.summary("running"),)
+        found = summarise(running, self._unplanned, before=self._sums)
+        return replace(found, requests=(*self._done, *running))
 
     @property
     def requests(self) -> tuple[RequestSummary, ...]:
-        """The newest requests that have ended, in order: at most 100; `summary` holds the sums over all."""
-        return tuple(self._ledger.newest)
+        """The newest requests that have ended, in order: a hundred of them; `summary` has the sums of all."""
+        return tuple(self._done)
 
     @property
     def bytes_held(self) -> int:
@@ -77,19 +184,20 @@ class Session:
 
     @contextmanager
     def step(self, step: int, *, branch: str, new_request: bool = False) -> Iterator[None]:
-        """Forwards of a bare transformer inside this context, on this thread, belong to a nominal step and branch.
+        """Forwards of a bare transformer inside this context belong to a nominal step and branch.
 
         A step that the table leaves out is computed and never cached. An earlier step than the one before begins a new
         request, and so does `new_request`; an exception that leaves the context ends the request. Raises RequestError on
-        a pipeline's session or one that was detached, for a step or branch that the table has not, and while another
-        thread is in a step.
+        a pipeline's session or a detached one, for a step that the table does not have, for a branch that is neither
+        `cond` nor `uncond`, and while another thread is in a step.
         """
-        if not isinstance(self._clock, ToldClock):
+        self._check_attached()
+        if not isinstance(self._clock, ManualClock):
             raise RequestError(
                 "this session follows its pipeline's scheduler; attach to the transformer to tell it the steps"
             )
-        if self.closed:
-            raise RequestError(_DETACHED)
+        if type(step) is not int or not 0 <= step < self.table.steps:
+            raise RequestError(f"there is no step {step!r}; the table has steps 0 to {self.table.steps - 1}")
         if branch not in BRANCHES:
             raise RequestError(f"there is no branch {branch!r}; it is one of {', '.join(BRANCHES)}")
         with self._clock.at(step, branch, new_request):
@@ -104,9 +212,12 @@ class Session:
         self._close(None)
 
     def __enter__(self) -> Session:
-        if self.closed:
-            raise AttachError(_DETACHED)
+        self._check_attached()
         return self
+
+    def _check_attached(self) -> None:
+        if self._forward is None:
+            raise RequestError("this session is detached, and does nothing any more; attach again")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -114,74 +225,103 @@ class Session:
         self._close(error)
 
     def _install(self) -> None:
-        patches, model = self._patches, self._model
-        patches.place(model, self._executor.make_forward(model, self._run))
-        stacks = self._executor.stacks(model)
+        # Never traced, so that a transformer that is compiled as a whole later on is refused by name.
+        self._forward = self._executor.make_forward(self._model, torch.compiler.disable(self._run))
+        place(self._model, self._forward)
+        _ATTACHED[self._model] = ref(self)
+        stacks = self._executor.stacks(self._model)
         for site, module in self._executor.parts(stacks, self.table).items():
-            patches.place(module, part_forward(module, site, self._current))
-            self._serves_parts = True
+            self._parts[module] = part_forward(module, site, self._current), "forward" not in vars(module)
+            place(module, self._parts[module][0])
         for attention in self._executor.text_attentions(stacks, self.table).values():
             self._processors[attention] = TextKVProcessor(attention.processor)
-            patches.set(attention, "processor", self._processors[attention])
+            self._patches.set(attention, "processor", self._processors[attention])
+        self._patches.set(self._model, "load_lora_adapter", self._loads.counted(self._model.load_lora_adapter))
         if isinstance(self._clock, PipelineClock):
-            clock, pipe, scheduler = self._clock, self._pipe, self._scheduler
-            patches.set(model, "cache_context", named_contexts(model, clock))
-            patches.set(pipe, "progress_bar", watched_loop(pipe, clock, self.table, self._ended))
-            patches.set(scheduler, "set_timesteps", guarded_grid(scheduler, clock, self.table, self._refuse))
-            patches.become(pipe, bracketed(pipe, self._around_call))
-
-    def _close(self, error: BaseException | None) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        try:
-            self._ended(error)
-        finally:
-            self._patches.undo()
-            if self._owned is not None:
-                self._owned.close()
-        if self._log.unplanned and not self._ledger.count and error is None:
-            tell(f"the session ends without a request: the plan was applied to none of {self._log.unplanned} calls")
+            self._patches.set(self._model, "cache_context", named_contexts(self._model, self._clock))
+            self._patches.set(self._pipe, "progress_bar", tracked_loop(self._pipe, self.table, self))
+            self._patches.set(
+                self._scheduler, "set_timesteps", guarded_grid(self._scheduler, self.table, self._clock, self._refuse)
+            )
+            self._patches.become(self._pipe, bracketed(self._pipe, self._around_call))
 
     @contextmanager
     def _around_call(self) -> Iterator[None]:
         """A call of the attached pipeline, from before its first line to its return."""
         assert isinstance(self._clock, PipelineClock)
-        with self._clock.inside(loop=False):
-            if self._pipe.transformer is not self._model:
-                self._refuse(
-                    RequestError(
-                        "the pipeline's transformer was replaced after the table was attached; detach, and attach again"
-                    )
-                )
+        with self._clock.call():
             try:
                 yield
             except BaseException as error:
                 self._ended(error)
                 raise
-            self._ended(None)
+
+    def began(self) -> None:
+        """The pipeline enters its denoising loop. Raises RequestError where the table cannot hold there."""
+        assert isinstance(self._clock, PipelineClock)
+        self._clock.open()
+        self._began_loop = self._count
+        try:
+            checks.check_transformer(self._model, self._pipe)
+        except RequestError as error:
+            if self.on_error == "raise":
+                self._clock.close()
+            self._refuse(error)
+            self._began_loop = -1
+            # No forward will come by: the request is known by this alone.
+            self._count += 1
+            self._add(RequestSummary(f"r{self._count}", "incomplete", Tally(), {}, {}, {}, 0, str(error)))
 
     def _refuse(self, error: RequestError) -> None:
-        """Raise, or let a call of the pipeline go on without the cache and say so. For what is noticed before a forward."""
+        """Raise, or let a call of the pipeline go on without the cache, and say so. For what is noticed before a forward."""
         if self.on_error == "raise":
             raise error
-        tell(f"a request runs without the cache: {error}")
-        if self._pipe.transformer is not self._model:  # no forward will come by, and no request begin
-            name = f"r{self._ledger.count + 1}"
-            self._ledger.add(RequestSummary(name, "incomplete", Tally(), {}, {}, {}, 0, str(error)))
+        warn(f"the request runs without the cache: {error}")
+
+    def ended(self, error: BaseException | None) -> None:
+        """The pipeline has left its denoising loop."""
+        assert isinstance(self._clock, PipelineClock)
+        try:
+            self._ended(error)
+            if error is None and self._count == self._began_loop and not getattr(self._pipe, "_interrupt", False):
+                warn(
+                    "the pipeline has run, and no call of its transformer was recognised: nothing was cached; "
+                    "attach to the transformer and tell the steps with `session.step` where a pipeline has a loop of its own"
+                )
+        finally:
+            self._clock.close()
+
+    def _close(self, error: BaseException | None) -> None:
+        try:
+            self._ended(error)
+            if self._forward is not None and error is None and self._unplanned and not self._count:
+                warn(
+                    f"{self._unplanned} calls of the transformer came while the table was attached, and none was the table's: "
+                    "nothing was cached; run the attached pipeline itself, or tell the steps of a bare transformer with "
+                    "`session.step`"
+                )
+        finally:
+            if self._forward is not None:
+                displace(self._model, self._forward, self._bare)
+                for module, (forward, bare) in self._parts.items():
+                    displace(module, forward, bare)
+                self._parts.clear()
+                _ATTACHED.pop(self._model, None)
+                self._forward = None
+            self._patches.undo()
+            if self._owned is not None:
+                self._owned.close()
 
     def _run(self, inputs: Inputs, body: Callable[[Call], Tensor]) -> Tensor:
         """One forward: find out which call it is, run it under the table, count it and log it."""
-        moment = self._clock.read(inputs.timestep)
-        request = self._request
-        if request is None or request.key is not moment.key or self._running:
-            request = self._request_of(moment, inputs)
-        if request is None or (moment.step_index is None and self._pipe is not None) or moment.branch is None:
-            self._note_unplanned(moment)
-            return self._perform(self._unplanned_call(moment, "unknown_step"), body)
+        position = self._clock.read(inputs.timestep)
+        request = self._request_of(position, inputs)
+        if request is None:
+            self._note_unplanned(position)
+            return self._perform(self._unplanned_call(position, "unknown_step"), body)
+        call = self._call_of(position, request, inputs)
+        self._running = True
         try:
-            self._running = True
-            call = self._call_of(moment, request, inputs)
             try:
                 sample = self._perform(call, body)
             except Exception as error:
@@ -191,7 +331,7 @@ class Session:
                 call = Call(call.plan, request.store, self.table.rules, request.withheld)
                 sample = self._perform(call, body)
             request.ran(call, sample)
-            self._log.step(request, moment.branch, call)
+            self._log(request, position, call)
         except BaseException as error:
             self._ended(error)
             raise
@@ -203,10 +343,7 @@ class Session:
 
     def _perform(self, call: Call, body: Callable[[Call], Tensor]) -> Tensor:
         """Run the body of a forward under a call, or serve the whole of it (`cfg`)."""
-        plan = call.plan
-        if not (self._serves_parts or plan.looking or plan.cfg is not None):
-            return body(call)
-        cell, before, self._current.call = plan.cfg, self._current.call, call
+        cell, before, self._current.call = call.plan.cfg, self._current.call, call
         try:
             sample = None if cell is None else call.serve_call(cell)
             if sample is None:
@@ -218,38 +355,48 @@ class Session:
         finally:
             self._current.call = before
 
-    def _request_of(self, moment: Moment, inputs: Inputs) -> Request | None:
+    def _note_unplanned(self, position: CallPosition) -> None:
+        """Count a call that is no step of the attached generation, log it, and tell of the first."""
+        with self._lock:
+            self._unplanned += 1
+            first = self._unplanned == 1
+            if self._writer is not None and self._forward is not None:
+                self._writer.event(None, "unplanned_call", branch=position.branch)
+        if first:
+            warn(
+                "a call of the transformer is no step of the attached generation (another pipeline's, one by hand, or one in no "
+                "`cache_context` named cond or uncond): it is computed without the cache, and so is each such call; "
+                "`session.summary.unplanned` counts them"
+            )
+
+    def _request_of(self, position: CallPosition, inputs: Inputs) -> Request | None:
         """The request that a forward belongs to, begun where it is the first of one; None where it belongs to none."""
-        if self._running or moment.key is None or moment.key is self._past:
-            return None
-        if moment.step_index is None or moment.branch is None or self.closed:
+        request = self._request
+        if self._running or (self._pipe is not None and (position.step_index is None or position.branch is None)):
+            return None  # inside another forward, or not proven
+        if request is not None and request.key is position.key:
+            return request if request.moved is position.moved else None
+        if position.key is None or position.key is self._past or position.step_index is None or position.branch is None:
             return None
         self._ended(None)
-        return self._begin(moment, inputs)
+        return self._begin(position, inputs)
 
-    def _note_unplanned(self, moment: Moment) -> None:
-        """Count a call that is no step of the attached generation, log it, and tell of the first."""
-        if not self._log.note_unplanned(moment.branch, write=not self.closed):
-            return
-        why = "it was made by hand, or by another pipeline"
-        if self._pipe is None:
-            why = "it was made outside `session.step`, or at a step that the table leaves out"
-        elif moment.step_index is not None:
-            why = "it stands in no `cache_context` named cond or uncond"
-        tell(
-            f"a call of the transformer is no step of the attached generation ({why}): it is computed without the cache, "
-            "and so is each such call; `session.summary.unplanned` counts them"
-        )
-
-    def _begin(self, moment: Moment, inputs: Inputs) -> Request:
+    def _begin(self, position: CallPosition, inputs: Inputs) -> Request:
         guidance = None if self._pipe is None else checks.guidance_of(self._pipe)
         branches = branches_of(self.table, guidance)
-        request = Request(f"r{self._ledger.count + 1}", moment.key, self.table, self._plans, self._depends, branches)
-        self._log.begin(request, inputs, guidance)
+        self._count += 1
+        request = Request(f"r{self._count}", position.key, self.table, self._plans, self._depends, branches)
+        request.moved = position.moved
+        if self._writer is not None:
+            assert self._headers is not None
+            about = self._headers.of(inputs, branches, guidance)
+            with self._lock:
+                self._writer.begin(request.name, about, self.table)
         self._request = request
         try:
             checks.check_request(self._model, self._pipe, self._scheduler, self.table, inputs)
             checks.check_processors(self._processors)
+            self._held = self._hold(request)
         except RequestError as error:
             if self.on_error == "raise":
                 self._ended(error)
@@ -258,36 +405,72 @@ class Session:
             request.planned = False
         return request
 
-    def _call_of(self, moment: Moment, request: Request, inputs: Inputs) -> Call:
+    def _call_of(self, position: CallPosition, request: Request, inputs: Inputs) -> Call:
         if not request.planned:
-            return self._unplanned_call(moment, "error")
-        plan = request.plans.get((moment.branch, moment.step_index))
-        if plan is None:
-            return self._unplanned_call(moment, "unknown_step")
+            return self._unplanned_call(position, "error")
+        branch, index = position.branch, position.step_index
+        plan = None if index is None or branch is None else self._plans.get((branch, index))
+        if plan is None or position.branch not in request.branches:
+            return self._unplanned_call(position, "unknown_step")
         guided = self._pipe is not None and len(request.branches) == len(BRANCHES)
-        try:
-            if not request.check_place(plan, inputs.latents, moment.moved, guided):
-                return self._unplanned_call(moment, "unknown_step")
-        except RequestError as error:
+        if (problem := request.out_of_order(plan, inputs, guided)) is not None:
+            error = RequestError(problem)
             if self.on_error == "raise":
-                raise
+                self._ended(error)
+                raise error
             self._give_up(request, error)
-            return self._unplanned_call(moment, "unknown_step")
-        return request.call(plan, inputs, self._adapters())
+            return self._unplanned_call(position, "unknown_step")
+        held = self._held
+        assert held is not None
+        if request.withheld is None:
+            try:
+                held.check(position.step_index)
+            except RequestError as error:
+                if self.on_error == "raise":
+                    self._ended(error)
+                    raise
+                self._give_up(request, error)
+        return request.call(plan, inputs, held.weights(position.step_index))
 
-    def _unplanned_call(self, moment: Moment, reason: str) -> Call:
-        key = moment.branch or UNKNOWN, reason
-        if key not in self._strays:
-            self._strays[key] = unplanned_call(self.table, *key, self._executor.view)
-        return Call(self._strays[key], Store(()), (), reason)
+    def _hold(self, request: Request) -> Held:
+        def note(name: str, **fields: Any) -> None:
+            if self._writer is not None:
+                with self._lock:
+                    self._writer.event(request.name, name, **fields)
+
+        return Held(self._model, self._pipe, self._scheduler, self.table, self._processors, self._loads, note)
+
+    def _unplanned_call(self, position: CallPosition, reason: str) -> Call:
+        key = position.branch or UNKNOWN, reason
+        if key not in self._uncached_plans:
+            self._uncached_plans[key] = unplanned_call(self.table, *key, self._executor.view)
+        return Call(self._uncached_plans[key], Store(()), (), reason)
 
     def _give_up(self, request: Request, error: Exception) -> None:
-        """Finish the request without the cache, and say so."""
-        if request.withheld is not None:
-            return
+        """Finish the request without the cache."""
         request.give_up(error)
-        self._log.event(request, "uncached", error=request.error)
-        tell(f"request {request.name} is finished without the cache: {request.error}")
+        warn(f"request {request.name} is finished without the cache: {error}")
+        if self._writer is not None:
+            with self._lock:
+                self._writer.event(request.name, "uncached", error=request.error)
+
+    def _log(self, request: Request, position: CallPosition, call: Call) -> None:
+        if self._writer is None:
+            return
+        plan, planned = call.plan, call.plan.step >= 0
+        decisions = plan.folded
+        if call.changes:
+            decisions = fold(call.changes.get(position, told) for position, told in enumerate(plan.decisions))
+        with self._lock:
+            self._writer.step(
+                request.name,
+                step=plan.step if planned else None,
+                index=plan.index if planned else None,
+                branch=position.branch,
+                sigma=self.table.sigmas[plan.step] if planned else None,
+                decisions=decisions,
+                bytes_held=request.store.bytes,
+            )
 
     def _ended(self, error: BaseException | None) -> None:
         """End the open request, if there is one: by what an exception says, by an interrupt, or by what it did."""
@@ -302,16 +485,25 @@ class Session:
         else:
             self._end(request, "finished" if request.complete else "incomplete")
 
+    def _add(self, summary: RequestSummary) -> None:
+        self._done.append(summary)
+        self._sums = replace(summarise((summary,), 0, before=self._sums), requests=())
+
     def _end(self, request: Request, outcome: str) -> None:
-        self._request, self._past = None, request.key
-        if isinstance(self._clock, ToldClock):
+        self._request, self._held, self._past = None, None, request.key
+        if isinstance(self._clock, ManualClock):
             self._clock.end(request.key)
-        summary, shortfall = request.summary(outcome), request.shortfall()
+        summary = request.summary(outcome)
         request.close()
-        self._ledger.add(summary)
-        self._log.seal(summary)
-        if outcome == "incomplete":
-            LOGGER.warning(f"request {request.name} is incomplete: {shortfall}")
-
-
-_DETACHED = "this session was detached from its model; attach the table again for another"
+        self._add(summary)
+        if outcome == "incomplete" and summary.error is None:
+            warn(f"request {request.name} is incomplete: {request.why_incomplete()}")
+        if summary.never_served:
+            warn(
+                f"request {request.name}: rule {', '.join(summary.never_served)} decided every time to compute, and saved nothing"
+            )
+        if self._writer is not None:
+            with self._lock:
+                self._writer.seal(
+                    request.name, outcome=outcome, bytes_peak=summary.total.bytes_peak, error=summary.error
+                )

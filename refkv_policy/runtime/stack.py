@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Mapping
-from threading import local
 from types import MethodType
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from refkv_policy.plan.selectors import Site
 from refkv_policy.runtime.call import Call
 from refkv_policy.runtime.cells import Region
+from refkv_policy.runtime.placement import STAND_INS
 
 
 class Added:
@@ -27,20 +29,20 @@ class Added:
         self.total = value.float() if self.total is None else self.total + value.float()
 
 
-RunBlock = Callable[[int, Tensor, Added | None], Tensor]
-"""Runs one block on the stream, with what is added after it, which goes to the sum too where there is one."""
+RunBlocks = Callable[[tuple[int, ...], Tensor, Added | None], Tensor]
+"""Runs blocks on the stream, each with what is added after it, which goes to the sum too where there is one."""
 
 AddAfter = Callable[[int, Tensor], Tensor]
 """The stream with what is added after one block, where that block itself is served."""
 
 
-def run_region(call: Call, region: Region, stream: Tensor, block: RunBlock, add_after: AddAfter) -> Tensor:
+def run_region(call: Call, region: Region, stream: Tensor, run: RunBlocks, add_after: AddAfter) -> Tensor:
     """The stream (batch, tokens, width) after a region: served from the cache, or computed block by block."""
-    return _run(call, region, stream, block, add_after, None)
+    return _run(call, region, stream, run, add_after, None)
 
 
 def _run(
-    call: Call, region: Region, stream: Tensor, block: RunBlock, add_after: AddAfter, around: Added | None
+    call: Call, region: Region, stream: Tensor, run: RunBlocks, add_after: AddAfter, around: Added | None
 ) -> Tensor:
     cell = region.cell
     if cell is not None:
@@ -55,10 +57,9 @@ def _run(
     version = None if given is None or given.is_inference() else given._version
     added = Added() if cell is not None and cell.apart else around
     for each in region.within:
-        if isinstance(each, int):
-            stream = block(each, stream, added)
-            continue
-        stream = _run(call, each, stream, block, add_after, added)
+        stream = (
+            _run(call, each, stream, run, add_after, added) if isinstance(each, Region) else run(each, stream, added)
+        )
     if given is None:
         return stream
     if version is not None and given._version != version:
@@ -73,10 +74,21 @@ def _run(
     return stream
 
 
-class Current(local):
-    """The call that is running on this thread, for the parts of blocks, which the executor does not call itself."""
+class Current(threading.local):
+    """The call that is running in a thread, for the parts of blocks, which the executor does not call itself."""
 
     call: Call | None = None
+
+
+def own_forward(forward: Callable[..., Any], owner: nn.Module) -> Callable[..., Any]:
+    """The function for its owner; for a deep copy, which no session is attached to, its class's own forward."""
+
+    @functools.wraps(forward)
+    def of(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return (forward if self is owner else type(self).forward)(self, *args, **kwargs)
+
+    STAND_INS.add(of)
+    return of
 
 
 def part_forward(module: nn.Module, site: Site, current: Current) -> Callable[..., Any]:
@@ -96,7 +108,7 @@ def part_forward(module: nn.Module, site: Site, current: Current) -> Callable[..
         call.keep(cell, output)
         return output
 
-    return MethodType(forward, module)
+    return MethodType(own_forward(forward, module), module)
 
 
 def part_modules(stacks: Mapping[str, Any], sites: Any) -> dict[Site, nn.Module]:

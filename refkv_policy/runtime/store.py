@@ -27,9 +27,14 @@ class Kept:
     dtypes: tuple[torch.dtype, ...]
     device: torch.device
 
-    def restored(self) -> tuple[Tensor, ...]:
-        """The tensors in the dtype and on the device they were kept from; the held ones themselves where nothing differs."""
-        return tuple(t.to(device=self.device, dtype=d) for t, d in zip(self.held, self.dtypes, strict=True))
+    def restored(self, writable: bool = False) -> tuple[Tensor, ...]:
+        """The tensors in the dtype and on the device they were kept from.
+
+        To be read only: where nothing differs they are the held ones themselves. writable: copies in any case, for what
+        may write to them, such as a block that is given a chain state as its input.
+        """
+        pairs = zip(self.held, self.dtypes, strict=True)
+        return tuple(t.to(device=self.device, dtype=d, copy=writable) for t, d in pairs)
 
     def observation(self) -> Observation:
         """The value as a method reads it: in the dtype it is held in, on the device it was kept from."""
@@ -54,7 +59,7 @@ class Store:
     """Kept values of one request. Every observation counts from when it is added to when it is dropped.
 
     What is older than the `retained` newest is dropped before a new one is added, so the peak never counts more than
-    later cells read. Values own their memory: a view of a larger tensor is copied.
+    later cells read. Values own their memory, which nobody else writes to.
     """
 
     def __init__(self, rules: Sequence[TableRule]) -> None:
@@ -172,7 +177,9 @@ class Store:
 
 
 def _kept(cell: Cell, parts: tuple[Tensor, ...], rule: TableRule) -> Kept:
-    held = tuple(_held(part.detach(), rule) for part in parts)
+    # A residual is made for the store, and nobody else holds it.
+    own = cell.residual or cell.position < 0
+    held = tuple(_held(part.detach(), rule, copy=not own) for part in parts)
     return Kept(
         step=cell.step,
         sigma=cell.sigma,
@@ -183,10 +190,13 @@ def _kept(cell: Cell, parts: tuple[Tensor, ...], rule: TableRule) -> Kept:
     )
 
 
-def _held(value: Tensor, rule: TableRule) -> Tensor:
-    """The value in the rule's dtype and place, owning exactly its own bytes."""
+def _held(value: Tensor, rule: TableRule, copy: bool) -> Tensor:
+    """The value in the rule's dtype and place, a copy unless it was made to be kept.
+
+    A block's output may be memory that it writes again: a buffer of its own, the input of the next block
+    that works in place, a CUDA graph's (`compile_repeated_blocks(mode="reduce-overhead")`), part of a larger tensor.
+    One copy a refresh, against the matrix products that made the value.
+    """
     dtype = value.dtype if rule.store_dtype == "native" else getattr(torch, rule.store_dtype)
     device = value.device if rule.store_device == "model" else torch.device(rule.store_device)
-    held = value.to(device=device, dtype=dtype)
-    owned = held.untyped_storage().nbytes() == held.numel() * held.element_size()
-    return held if owned else held.contiguous().clone()
+    return value.to(device=device, dtype=dtype, copy=copy)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from refkv_policy.compiler import human_bytes
@@ -12,9 +12,6 @@ from refkv_policy.compiler.table import COMPUTED, ONLINE, SERVED, UNREACHED, Hoo
 from refkv_policy.runtime.call import Call
 from refkv_policy.runtime.cells import CallPlan
 from refkv_policy.runtime.store import Store
-
-NEWEST = 100
-"""How many of the requests that have ended a session remembers one by one."""
 
 Outcome = str
 """`finished`, `failed`, `cancelled`, `incomplete`; `running` while a request is open."""
@@ -37,12 +34,6 @@ class Tally:
         peak = max(self.bytes_peak, other.bytes_peak)
         return Tally(self.hits + other.hits, self.misses + other.misses, self.departures + other.departures, peak)
 
-    def __str__(self) -> str:
-        return (
-            f"{self.hits} hits, {self.misses} misses, {self.departures} departures, "
-            f"{human_bytes(self.bytes_peak)} held at most"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class RequestSummary:
@@ -61,36 +52,33 @@ class RequestSummary:
     error: str | None = None
     never_served: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        error = "" if self.error is None else f"; {self.error}"
-        return f"{self.request} {self.outcome}: {self.total}{error}"
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A session so far: the sums over its requests, the open one among them.
+    """A session so far: the sums over its requests, the open one among them."""
 
-    requests: the newest of them, one by one. outcomes: how many ended how.
-    unplanned: calls of the transformer that belong to no request (another pipeline's, calls by hand), and are computed.
-    """
-
-    total: Tally = Tally()
-    branches: Mapping[str, Tally] = field(default_factory=dict)
-    sites: Mapping[str, Mapping[str, Tally]] = field(default_factory=dict)
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    requests: tuple[RequestSummary, ...] = ()
-    unplanned: int = 0
-    outcomes: Mapping[Outcome, int] = field(default_factory=dict)
+    total: Tally
+    branches: Mapping[str, Tally]
+    sites: Mapping[str, Mapping[str, Tally]]
+    reasons: Mapping[str, int]
+    requests: tuple[RequestSummary, ...]
+    unplanned: int
+    """Calls outside any request: computed, never cached."""
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    """How many requests ended how."""
 
     def __str__(self) -> str:
-        """A few lines for a person: sums, departures by reason, how the requests ended and the newest of them."""
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items()) or "none"
-        lines = [str(self.total), f"requests: {outcomes}"]
-        if self.reasons:
-            lines.insert(1, "departures: " + ", ".join(f"{count} {reason}" for reason, count in self.reasons.items()))
-        if self.unplanned:
-            lines.append(f"{self.unplanned} calls of the transformer outside any request, computed without the cache")
-        return "\n".join([*lines, *(f"  {request}" for request in self.requests[-5:])])
+        """Four lines for a person."""
+        ended = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items()) or "none"
+        reasons = (
+            f" ({', '.join(f'{count} {reason}' for reason, count in self.reasons.items())})" if self.reasons else ""
+        )
+        lines = [
+            f"requests: {ended}",
+            f"hits {self.hits}, misses {self.misses}, departures {self.departures}{reasons}",
+            f"peak {human_bytes(self.bytes_peak)}",
+        ]
+        return "\n".join([*lines, f"calls that were not the table's: {self.unplanned}"] if self.unplanned else lines)
 
     @property
     def hits(self) -> int:
@@ -114,55 +102,19 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
+        from dataclasses import asdict
+
         return asdict(self)
-
-    def plus(self, request: RequestSummary) -> Summary:
-        """The sums with one request more; `requests` stays."""
-        sites = dict(self.sites)
-        for site, tallies in request.sites.items():
-            sites[site] = _joined(sites.get(site, {}), tallies)
-        return replace(
-            self,
-            total=self.total.joined(request.total),
-            branches=_joined(self.branches, request.branches),
-            sites=sites,
-            reasons=dict(Counter(self.reasons) + Counter(request.reasons)),
-            outcomes={**self.outcomes, request.outcome: self.outcomes.get(request.outcome, 0) + 1},
-        )
-
-
-class Ledger:
-    """The sums over every request that has ended, and the newest of them one by one: its size does not grow with time."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.newest: deque[RequestSummary] = deque(maxlen=NEWEST)
-        self._sums = Summary()
-
-    def add(self, request: RequestSummary) -> None:
-        """Count a request that has ended."""
-        self.count += 1
-        self.newest.append(request)
-        self._sums = self._sums.plus(request)
-
-    def summary(self, running: RequestSummary | None, unplanned: int) -> Summary:
-        """The session so far, with the request that is open, if there is one."""
-        sums = self._sums if running is None else self._sums.plus(running)
-        requests = tuple(self.newest) if running is None else (*self.newest, running)
-        return replace(sums, requests=requests, unplanned=unplanned)
 
 
 @dataclass
 class Counts:
-    """Counts the decisions of a request's calls as they are made.
-
-    ran: the plans of the calls; what they have as compiled is counted out at the end. The counters hold what was
-    otherwise, by branch and position.
-    """
+    """Counts the decisions of a request's calls as they are made: the calls by plan, and what was otherwise in them."""
 
     table: HookTable
+    calls: int = 0
     unserved: int = 0
-    ran: list[CallPlan] = field(default_factory=list)
+    plans: Counter[CallPlan] = field(default_factory=Counter)
     hits: Counter[tuple[str, int]] = field(default_factory=Counter)
     misses: Counter[tuple[str, int]] = field(default_factory=Counter)
     departures: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -171,8 +123,13 @@ class Counts:
 
     def add(self, call: Call) -> None:
         """Count one call that has run."""
+        self.calls += 1
         plan = call.plan
-        self.ran.append(plan)
+        self.plans[plan] += 1
+        if call.withheld is not None and plan.index < 0:
+            self.reasons[call.withheld] += len(self.table.rows)
+            for position in range(len(self.table.rows)):
+                self.departures[plan.branch, position] += 1
         for position, decision in call.changes.items():
             if decision.reason is not None:
                 self.departures[plan.branch, position] += 1
@@ -198,35 +155,52 @@ class Counts:
 
     def summary(self, request: str, outcome: Outcome, store: Store, error: str | None) -> RequestSummary:
         """The counts so far, with the peaks of the store."""
-        hits, misses, departures = self.hits.copy(), self.misses.copy(), self.departures.copy()
-        reasons = self.reasons.copy()
-        for plan in self.ran:
-            for counter, positions in ((hits, plan.hits), (misses, plan.misses)):
-                for position in positions:
-                    counter[plan.branch, position] += 1
-            for position, decision in enumerate(plan.decisions):
-                if decision.reason is not None:  # of a call outside the plan, where each decision has one
-                    reasons[decision.reason] += 1
-                    departures[plan.branch, position] += 1
         sites: dict[str, dict[str, Tally]] = {}
         branches: dict[str, Tally] = {}
-        for branch, position in sorted({*hits, *misses, *departures}):
+        hits, misses = Counter(self.hits), Counter(self.misses)
+        for plan, count in self.plans.items():
+            for position in plan.hits:
+                hits[plan.branch, position] += count
+            for position in plan.misses:
+                misses[plan.branch, position] += count
+        for branch, position in sorted({*hits, *misses, *self.departures}):
             key = branch, position
-            tally = Tally(hits[key], misses[key], departures[key], store.by_site[key].peak)
+            tally = Tally(hits[key], misses[key], self.departures[key], store.by_site[key].peak)
             sites.setdefault(self.table.rows[position].site, {})[branch] = tally
             branches[branch] = branches.get(branch, Tally()).joined(tally)
         total = join(branches.values())
+        branches = {b: _with_peak(t, store.by_branch[b].peak) for b, t in branches.items()}
         return RequestSummary(
             request,
             outcome,
-            replace(total, bytes_peak=store.total.peak),
-            {b: replace(t, bytes_peak=store.by_branch[b].peak) for b, t in branches.items()},
+            _with_peak(total, store.total.peak),
+            branches,
             sites,
-            dict(reasons),
-            len(self.ran),
+            dict(self.reasons),
+            self.calls,
             error,
             tuple(self.table.rules[rule].name for rule, served in sorted(self.decided.items()) if not served),
         )
+
+
+def summarise(requests: Iterable[RequestSummary], unplanned: int, before: Summary | None = None) -> Summary:
+    """The sums over requests, and over those of an earlier summary."""
+    requests = tuple(requests)
+    sites: dict[str, dict[str, Tally]] = {site: dict(by) for site, by in before.sites.items()} if before else {}
+    branches: dict[str, Tally] = dict(before.branches) if before else {}
+    reasons: Counter[str] = Counter(before.reasons if before else {})
+    outcomes: Counter[str] = Counter(before.outcomes if before else {})
+    for request in requests:
+        reasons.update(request.reasons)
+        outcomes[request.outcome] += 1
+        for branch, tally in request.branches.items():
+            branches[branch] = branches.get(branch, Tally()).joined(tally)
+        for site, by_branch in request.sites.items():
+            for branch, tally in by_branch.items():
+                mine = sites.setdefault(site, {})
+                mine[branch] = mine.get(branch, Tally()).joined(tally)
+    total = join((*((before.total,) if before else ()), *(r.total for r in requests)))
+    return Summary(total, branches, sites, dict(reasons), requests, unplanned, dict(outcomes))
 
 
 def join(tallies: Iterable[Tally]) -> Tally:
@@ -237,5 +211,5 @@ def join(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
-def _joined(one: Mapping[str, Tally], other: Mapping[str, Tally]) -> dict[str, Tally]:
-    return {**one, **{name: one.get(name, Tally()).joined(tally) for name, tally in other.items()}}
+def _with_peak(tally: Tally, peak: int) -> Tally:
+    return Tally(tally.hits, tally.misses, tally.departures, peak)

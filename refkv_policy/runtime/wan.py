@@ -34,7 +34,7 @@ from refkv_policy.profiles.sites import STEP
 from refkv_policy.runtime.attention import unsupported
 from refkv_policy.runtime.call import Call, Inputs, Run
 from refkv_policy.runtime.cells import CallPlan, Cell
-from refkv_policy.runtime.stack import Added, part_modules, run_region
+from refkv_policy.runtime.stack import Added, own_forward, part_modules, run_region
 
 FAMILY = "wan"
 PIPELINES = "WanPipeline"
@@ -159,7 +159,7 @@ def make_forward(model: WanTransformer3DModel, run: Run) -> Callable[..., Any]:
         sample = run(inputs, lambda call: denoise(self, call, inputs))
         return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
 
-    return MethodType(forward, model)
+    return MethodType(own_forward(forward, model), model)
 
 
 def denoise(model: WanTransformer3DModel, call: Call, inputs: Inputs) -> Tensor:
@@ -168,10 +168,12 @@ def denoise(model: WanTransformer3DModel, call: Call, inputs: Inputs) -> Tensor:
     stream = stream.contiguous()  # as this class does, and the VACE one does not: on strides bits may depend
     cells, blocks = call.plan.view, tuple(model.blocks)
 
-    def block(i: int, stream: Tensor, added: Added | None) -> Tensor:
-        return run_block(blocks[i], call, cells[i], stream, text, timestep_proj, rotary_emb)
+    def run(indexes: tuple[int, ...], stream: Tensor, added: Added | None) -> Tensor:
+        for i in indexes:
+            stream = run_block(blocks[i], call, cells[i], stream, text, timestep_proj, rotary_emb)
+        return stream
 
-    stream = run_region(call, call.plan.main, stream, block, lambda i, stream: stream)
+    stream = run_region(call, call.plan.main, stream, run, lambda i, stream: stream)
     return head(model, stream, temb, inputs.latents)
 
 

@@ -21,7 +21,7 @@ from refkv_policy.plan.selectors import Site
 from refkv_policy.runtime import wan
 from refkv_policy.runtime.call import Call, Inputs, Run
 from refkv_policy.runtime.cells import CallPlan, Cell, Region
-from refkv_policy.runtime.stack import Added, run_region
+from refkv_policy.runtime.stack import Added, own_forward, run_region
 from refkv_policy.runtime.wan import depends_on, parts, text_attentions, unsupported_attention
 
 __all__ = [
@@ -74,6 +74,7 @@ class View(NamedTuple):
     """The cells of a call as this executor reads them, by number. A text cell is None where no rule governs it.
 
     around[j]: the cells of the regions that hint j lies inside, and is not reached in where one of them is served.
+    served_states: numbers of the vace cells that are served. plain[j]: nothing is served or kept at hint j or in its block.
     """
 
     hint: tuple[Cell, ...]
@@ -81,6 +82,8 @@ class View(NamedTuple):
     main_text: tuple[Cell | None, ...]
     vace_text: tuple[Cell | None, ...]
     around: tuple[tuple[Cell, ...], ...]
+    served_states: tuple[int, ...]
+    plain: tuple[bool, ...]
 
 
 def view(plan: CallPlan) -> View:
@@ -100,12 +103,19 @@ def view(plan: CallPlan) -> View:
                 note(each)
 
     note(plan.main)
+    states = tuple(plan.cells[Site("vace", j)] for j in range(count))
+    texts = wan.text_cells(plan, "vace")
     return View(
-        tuple(hints),
-        tuple(plan.cells[Site("vace", j)] for j in range(count)),
-        wan.text_cells(plan, "main"),
-        wan.text_cells(plan, "vace"),
-        tuple(map(tuple, around)),
+        hint=tuple(hints),
+        vace=states,
+        main_text=wan.text_cells(plan, "main"),
+        vace_text=texts,
+        around=tuple(map(tuple, around)),
+        served_states=tuple(k for k, cell in enumerate(states) if cell.action in SERVED),
+        plain=tuple(
+            hint.action == state.action == COMPUTE and text is None
+            for hint, state, text in zip(hints, states, texts, strict=True)
+        ),
     )
 
 
@@ -142,7 +152,7 @@ def make_forward(model: WanVACETransformer3DModel, run: Run) -> Callable[..., An
         sample = run(inputs, lambda call: denoise(self, call, inputs, hint_after))
         return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
 
-    return MethodType(forward, model)
+    return MethodType(own_forward(forward, model), model)
 
 
 def denoise(model: WanVACETransformer3DModel, call: Call, inputs: Inputs, hint_after: Sequence[int | None]) -> Tensor:
@@ -155,32 +165,37 @@ def denoise(model: WanVACETransformer3DModel, call: Call, inputs: Inputs, hint_a
     chain = Chain(model, call, stream, inputs.control, text, timestep_proj, rotary_emb)
     text_cells, blocks = call.plan.view.main_text, tuple(model.blocks)
 
-    def add(j: int, hint: Tensor, stream: Tensor, added: Added | None) -> Tensor:
-        if hint.get_device() != stream.get_device():
-            hint = hint.to(stream.device)
-        scaled = hint * scales[j]
-        if added is not None:
-            added.add(scaled)
-        return stream + scaled
-
-    def block(i: int, stream: Tensor, added: Added | None) -> Tensor:
-        j = hint_after[i]
-        hint = None if j is None else chain.hint(j, stream)
-        cell = text_cells[i]
-        if cell is None:
-            stream = blocks[i](stream, text, timestep_proj, rotary_emb)
-        else:
-            stream = wan.run_block(blocks[i], call, cell, stream, text, timestep_proj, rotary_emb)
-        return stream if j is None or hint is None else add(j, hint, stream, added)
+    def run(indexes: tuple[int, ...], stream: Tensor, added: Added | None) -> Tensor:
+        for i in indexes:
+            j, cell = hint_after[i], text_cells[i]
+            if j is not None:
+                hint = chain.hint(j, stream)
+            if cell is None:
+                stream = blocks[i](stream, text, timestep_proj, rotary_emb)
+            else:
+                stream = wan.run_block(blocks[i], call, cell, stream, text, timestep_proj, rotary_emb)
+            if j is not None:
+                stream = _add(hint, scales[j], stream, added)
+        return stream
 
     def add_after(i: int, stream: Tensor) -> Tensor:
         j = hint_after[i]
-        return stream if j is None else add(j, chain.hint(j, stream), stream, None)
+        return stream if j is None else _add(chain.hint(j, stream), scales[j], stream, None)
 
-    stream = run_region(call, call.plan.main, stream, block, add_after)
+    stream = run_region(call, call.plan.main, stream, run, add_after)
     if call.plan.looking:
         chain.note_idle()
     return wan.head(model, stream, temb, inputs.latents)
+
+
+def _add(hint: Tensor, scale: Tensor, stream: Tensor, added: Added | None) -> Tensor:
+    """The stream and a hint, which may be the kept one and is only read."""
+    if hint.device != stream.device:
+        hint = hint.to(stream.device)
+    scaled = hint * scale
+    if added is not None:
+        added.add(scaled)
+    return stream + scaled
 
 
 def _scales(inputs: Inputs, count: int) -> tuple[Tensor, ...]:
@@ -215,50 +230,54 @@ class Chain:
         self.text, self.timestep_proj, self.rotary_emb = text, timestep_proj, rotary_emb
         self.position = -1
         self.first_run = len(self.blocks)
+        self.states = {k: call.serve(self.view.vace[k]) for k in self.view.served_states}
         starts = self._starts_at_block_0()
-        self.latents: Any = latents if starts else None
+        # Main blocks that run before block 0 may work in place on their input, which block 0 reads.
+        first = bool(self.view.around[0]) or call.servable(self.view.hint[0])
+        late = starts and (first or model.config.vace_layers[0] > 0)
+        self.latents: Any = latents.clone() if late else latents if starts else None
         self.control: Any = control if starts else None
 
     def hint(self, j: int, hidden_states: Tensor) -> Tensor:
         """Hint j, unscaled (batch, tokens, width). hidden_states: the main stream, at the block that will add it."""
-        call, cell = self.call, self.view.hint[j]
-        if cell.action in SERVED and (served := call.serve(cell)) is not None:
+        hint: Tensor
+        if self.view.plain[j] and self.position == j - 1 >= 0:
+            hint, self.control = self.blocks[j](
+                hidden_states, self.text, self.control, self.timestep_proj, self.rotary_emb
+            )
+            self.position = j
+            return hint
+        cell = self.view.hint[j]
+        action = cell.action
+        if action in SERVED and (served := self.call.serve(cell)) is not None:
             return served
         if self.position < j - 1:
             self._restart(j)
         if self.position < 0:
             self._embed()
         for m in range(self.position + 1, j + 1):
-            hint = self._run(m, hidden_states)
-        self.position = j
-        if cell.action != COMPUTE:
-            call.keep(cell, hint)
-        return hint
-
-    def _run(self, m: int, hidden_states: Tensor) -> Tensor:
-        """Run block m on the control stream. Returns its hint."""
-        call = self.call
-        text_cell, state_cell = self.view.vace_text[m], self.view.vace[m]
-        given = self.text if text_cell is None else call.text(text_cell, self.text)
-        # Only block 0 reads the latents; diffusers passes them to each, which would keep them alive.
-        source = self.latents if m == 0 else hidden_states
-        self.latents = None
-        if m < self.first_run:
-            self.first_run = m
-        hint: Tensor
-        hint, self.control = self.blocks[m](source, given, self.control, self.timestep_proj, self.rotary_emb)
-        if text_cell is not None:
-            call.keep_text(text_cell, given)
-        if state_cell.action != COMPUTE:
-            call.keep(state_cell, self.control)
+            text_cell, state_cell = self.view.vace_text[m], self.view.vace[m]
+            given = self.text if text_cell is None else self.call.text(text_cell, self.text)
+            # Only block 0 reads the latents; diffusers passes them to each, which would keep them alive.
+            source, self.latents = hidden_states if m else self.latents, None
+            hint, self.control = self.blocks[m](source, given, self.control, self.timestep_proj, self.rotary_emb)
+            if text_cell is not None:
+                self.call.keep_text(text_cell, given)
+            if state_cell.action != COMPUTE:
+                self.call.keep(state_cell, self.control)
+        self.first_run, self.position = min(self.first_run, self.position + 1), j
+        if action != COMPUTE:
+            self.call.keep(cell, hint)
         return hint
 
     def _restart(self, j: int) -> None:
         """Take the deepest kept state between the chain's position and block j, where there is one."""
         for k in range(j - 1, self.position, -1):
-            state = self.call.serve(self.view.vace[k])
+            state = self.states.get(k)
             if state is not None:
-                self.position, self.control = k, state
+                # A block may work in place on its input; the last reader may have the kept memory itself.
+                self.position, self.control = k, state.clone() if self.view.vace[k].retained else state
+                self.states.clear()
                 return
 
     def _embed(self) -> None:
@@ -281,5 +300,5 @@ class Chain:
         for j, cell in enumerate(self.view.hint):
             hidden = cell.action == UNREACHED and any(map(call.servable, self.view.around[j]))
             if not hidden and not call.servable(cell):
-                return not any(call.servable(state) for state in self.view.vace[:j])
+                return all(self.states.get(k) is None for k in range(j))
         return False

@@ -5,33 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from refkv_policy.files import atomic_write
+import torch
+from safetensors import SafetensorError, safe_open
+
+from refkv_policy.files import atomic_write, read_bounded
 from refkv_policy.plan.diagnostic import RefkvError
 
-DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
-}  # fmt: skip
-"""Dtype names of the format, and torch's."""
-LARGEST_HEADER = 100_000_000
-CHUNK = 1 << 22
+LARGEST_CACHE = 1 << 26
+"""Bytes of the file of remembered digests that are read."""
 
 
 class WeightsError(RefkvError):
     """Weights that cannot be read; says which file and what to do."""
-
-
-class _Stored(NamedTuple):
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    file: Path
-    start: int
-    end: int
 
 
 def stored_digest(folder: str | Path, cache: Path | None = None) -> str:
@@ -59,41 +48,27 @@ def default_cache() -> Path:
 
 
 def _digest(files: list[Path]) -> str:
+    """As `weights_digest`; each tensor is a view of its mapped file, so that none is loaded."""
     digest = hashlib.sha256()
-    for tensor in sorted(t for file in files for t in _tensors(file)):
-        digest.update(f"{tensor.name}\0torch.{tensor.dtype}\0{tensor.shape}\0".encode())
-        with tensor.file.open("rb") as stream:
-            stream.seek(tensor.start)
-            left = tensor.end - tensor.start
-            while left:
-                part = stream.read(min(left, CHUNK))
-                if not part:
-                    raise WeightsError(f"{tensor.file} breaks off in {tensor.name}; get a whole copy")
-                digest.update(part)
-                left -= len(part)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(_open(file)) for file in files]
+        for name, index in sorted((name, index) for index, file in enumerate(opened) for name in file.keys()):  # noqa: SIM118
+            tensor = opened[index].get_tensor(name)
+            digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return "sha256:" + digest.hexdigest()
 
 
-def _tensors(file: Path) -> Iterator[_Stored]:
-    """The tensors of a file, from its header (https://github.com/huggingface/safetensors#format)."""
+def _open(file: Path) -> Any:
     try:
-        with file.open("rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            if size > LARGEST_HEADER:
-                raise ValueError("its header is too long")
-            header: dict[str, Any] = json.loads(stream.read(size))
-        for name, about in header.items():
-            if name != "__metadata__":
-                start, end = about["data_offsets"]
-                shape = tuple(int(side) for side in about["shape"])
-                yield _Stored(name, DTYPES[about["dtype"]], shape, file, 8 + size + start, 8 + size + end)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return safe_open(file, "pt")
+    except (OSError, SafetensorError) as error:
         raise WeightsError(f"{file} is not a safetensors file that can be read ({error}); get a whole copy") from error
 
 
 def _remembered(cache: Path) -> dict[str, str]:
     try:
-        known = json.loads(cache.read_text("utf-8"))
+        known = json.loads(read_bounded(cache, LARGEST_CACHE))
     except (OSError, ValueError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}

@@ -111,7 +111,7 @@ class Run:
                     if action == "C":
                         kept[row.site, branch] = index
                     decisions.append(Decision(row.site, action, action, None, age))
-                calls.append(Call(step, index, branch, table.sigmas[step], decisions, 100 * index))
+                calls.append(Call(step, index, branch, table.sigmas[step], decisions, 100 * (index + 1)))
         return cls(table, calls, branches)
 
     def at(self, step: int, branch: str = "cond") -> Call:

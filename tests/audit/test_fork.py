@@ -75,7 +75,7 @@ def test_child_leaves_the_log_alone(act: Callable[[AuditWriter], None], tmp_path
         writer.event(None, "after")
     assert verify(path).problems == ()
     assert path.read_text().count('"kind":"close"') == 1
-    assert said.count("what this forked one does is not logged") == (act in (go_on, interrupted))
+    assert said.count("what this forked process does is not logged") == (act in (go_on, interrupted))
 
 
 def test_writer_made_in_a_child_is_its_own(tmp_path: Path) -> None:

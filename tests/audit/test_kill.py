@@ -33,7 +33,7 @@ def write(path):
                     age = index - kept[row.site, branch] if action in "RF" else None
                     decisions.append(Decision(row.site, action, action, None, age))
                 writer.step(f"r{n}", step=step, index=index, branch=branch, sigma=table.sigmas[step],
-                            decisions=decisions, bytes_held=index)
+                            decisions=decisions, bytes_held=100)
         writer.seal(f"r{n}", outcome="finished", bytes_peak=100)
 
 

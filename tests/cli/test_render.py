@@ -123,7 +123,7 @@ def test_github_commands_are_escaped(severity: str, command: str) -> None:
     found = diagnostic(severity=severity, file="a,b:c%.yaml", message="50%: x, y\r\nz", help="m")
     assert render([found], "github") == (
         f"::{command} title=RKV101 unknown-key,file=a%2Cb%3Ac%25.yaml,line=3,endLine=3,col=1,endColumn=5"
-        "::50%25: x, y%0D%0Az%0Amend: m\n"
+        "::50%25: x, y  z%0Ahelp: m\n"
     )
 
 

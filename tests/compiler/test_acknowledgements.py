@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from refkv_policy.compiler import check_plan
-from tests.compiler.plans import hints, plan_of
+from tests.plans import hints, plan_of
 
 TODAY = datetime.date(2026, 11, 30)
 RULE = hints("'hint[all]'", "interval: 2")

@@ -8,7 +8,7 @@ from refkv_policy.cli.diff_text import as_json, headline, markdown, text
 from refkv_policy.compiler import compile_plan
 from refkv_policy.compiler.diff import diff_plans
 from refkv_policy.plan import Plan, parse_plan
-from tests.compiler.plans import ACKNOWLEDGED, hints, plan_of
+from tests.plans import ACKNOWLEDGED, hints, plan_of
 
 K4, K3 = hints("'hint[deep]'", "interval: 4"), hints("'hint[deep]'", "interval: 3")
 

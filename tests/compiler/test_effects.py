@@ -8,7 +8,7 @@ import pytest
 
 from refkv_policy.compiler import check_plan
 from refkv_policy.plan import Plan
-from tests.compiler.plans import ACKNOWLEDGED, hints, plan_of
+from tests.plans import ACKNOWLEDGED, hints, plan_of
 
 FEWER = "  - {name: fewer, tier: S, method: step_schedule, at: step, refresh: {spacing: sigma, count: 3}}\n"
 TEXT = "  - {name: text, tier: P0, method: text_kv, at: 'main[all].text_kv'}\n"

@@ -15,7 +15,7 @@ from refkv_policy.compiler.lock import lock_text
 from refkv_policy.guardrails.known import known_risks
 from refkv_policy.plan import Plan
 from refkv_policy.plan.schema import plan_schema
-from tests.compiler.plans import hints, plan_of
+from tests.plans import hints, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MINI = "wan2.1-vace-mini"

@@ -8,7 +8,7 @@ from refkv_policy.compiler import compile_plan, profile_for
 from refkv_policy.compiler.reasons import Reason, reasons
 from refkv_policy.compiler.words import RuleWords, rules_in_words
 from refkv_policy.plan import Plan
-from tests.compiler.plans import ACKNOWLEDGED, hints, plan_of
+from tests.plans import ACKNOWLEDGED, hints, plan_of
 
 MINI = "wan2.1-vace-mini"
 TEXT = "  - {name: text, tier: P0, method: text_kv, at: ['main[all].text_kv', 'vace[all].text_kv']}\n"

@@ -8,7 +8,7 @@ from refkv_policy.compiler import BRANCHES, HookTable, Workload, compile_plan, p
 from refkv_policy.compiler.spend import Spend, ceilings, spend
 from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles import Profile, cost, load_profile
-from tests.compiler.plans import ACKNOWLEDGED, hints, plan_of
+from tests.plans import ACKNOWLEDGED, hints, plan_of
 
 PROFILES = {name: load_profile(name) for name in ("wan2.1-vace-1.3b", "wan2.1-vace-14b", "wan2.1-vace-mini")}
 MINI = PROFILES["wan2.1-vace-mini"]
@@ -50,9 +50,11 @@ def test_each_rule_is_credited_with_what_it_spares() -> None:
         "hints": 2 * 6 * chain,
         "text": 2 * (12 * 9 + 6 * 3) * kv,
     }
-    # Everything is computed at the first step.
-    assert found.step_shares()[0] == pytest.approx(1)
-    assert found.step_shares()[10:] == (0.0, 0.0)
+    # A step's share: whole where all is fresh; with all hints fresh, without the text's K/V; between, without the chain too.
+    forward = cost.forward(MINI, work)
+    fresh, between = 1 - 18 * kv / forward, 1 - (chain + 12 * kv) / forward
+    shares = [1.0, between, between, *(fresh, between, between) * 2, fresh, 0.0, 0.0]
+    assert found.step_shares() == pytest.approx(shares)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def table_of(caches: str) -> HookTable | None:
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rules())
 def test_a_table_does_what_its_cells_say_one_by_one(caches: str) -> None:
     """Every call's velocity, and what is served, computed and held, are those of the interpreter and of the prediction."""
@@ -147,7 +147,7 @@ def test_a_table_does_what_its_cells_say_one_by_one(caches: str) -> None:
 
 
 def test_enough_combinations_are_legal() -> None:
-    """The property above is about hundreds of tables: at least a third of what is drawn compiles."""
+    """The property above is about hundreds of tables: at least a quarter of what is drawn compiles."""
     drawn: list[bool] = []
 
     @settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -156,4 +156,4 @@ def test_enough_combinations_are_legal() -> None:
         drawn.append(table_of(caches) is not None)
 
     draw()
-    assert sum(drawn) >= len(drawn) / 3
+    assert sum(drawn) >= len(drawn) / 4

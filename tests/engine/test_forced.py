@@ -31,8 +31,13 @@ RULES = {
         ("S", "'main[all].self', 'main[all].cross', 'vace[all].ffn'", LISTED, "order: 2, cap: 100"),
         ("S", "cfg", LISTED, "order: 1, cap: 100"),
     ],
-    "magcache": [("S", "main", "", "delta: 1, k: 3, ratios: [1.0]"), ("S", "main", "", "delta: 1, ratios: [1.0], hints: apart")],
-    "teacache": [("S", "main", "", "delta: 1, polynomial: [1.0, 0.0], signals: [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]")],
+    "magcache": [
+        ("S", "main", "", "delta: 1, k: 3, ratios: [1.0]"),
+        ("S", "main", "", "delta: 1, ratios: [1.0], hints: apart"),
+    ],
+    "teacache": [
+        ("S", "main", "", "delta: 1, polynomial: [1.0, 0.0], signals: [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]")
+    ],
     "profilingdit": [("S", "'main[0..1,3..4]'", EVERY_OTHER, "")],
     "dbcache": [("S", "'main[2..4]'", "", "delta: 0.1, k: 3"), ("S", "'main[1..3]'", "", "delta: 0.1, hints: apart")],
     "firstblock": [("S", "'main[1..4]'", "", "delta: 0.1")],
@@ -49,7 +54,9 @@ def test_every_method_that_serves_is_here() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("method", "tier", "at", "refresh", "params"), CASES, ids=[f"{c[0]}-{n}" for n, c in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("method", "tier", "at", "refresh", "params"), CASES, ids=[f"{c[0]}-{n}" for n, c in enumerate(CASES)]
+)
 def test_served_is_computed(method: str, tier: str, at: str, refresh: str, params: str, dtype: torch.dtype) -> None:
     """Served or not, each branch's velocity differs from the uncached model's by rounding alone: 1e-6 of it in float32."""
     model = tiny.transformer((5, (0, 1, 3)), dtype=dtype)
@@ -58,15 +65,18 @@ def test_served_is_computed(method: str, tier: str, at: str, refresh: str, param
     table = tiny.compiled(model, rule, steps=STEPS, guidance="5.0")
     given = tiny.inputs(seed=5, dtype=dtype)
     worst = 0.0
+    text = given["encoder_hidden_states"]
     with torch.no_grad():
-        plain = {b: model(**{**given, "encoder_hidden_states": given["encoder_hidden_states"] + n})[0] for n, b in enumerate(BRANCHES)}
+        plain = {b: model(**{**given, "encoder_hidden_states": text + n})[0] for n, b in enumerate(BRANCHES)}
         with attach(model, table) as session:
             for step in range(STEPS):
                 for n, branch in enumerate(BRANCHES):
-                    inputs = {**given, "encoder_hidden_states": given["encoder_hidden_states"] + n}
+                    inputs = {**given, "encoder_hidden_states": text + n}
                     with session.step(step, branch=branch):
                         (out,) = model(**inputs)
-                    worst = max(worst, float((out - plain[branch]).float().abs().max() / plain[branch].float().abs().max()))
+                    worst = max(
+                        worst, float((out - plain[branch]).float().abs().max() / plain[branch].float().abs().max())
+                    )
     request = session.requests[0]
     assert request.total.hits > 0
     assert request.total.departures == 0

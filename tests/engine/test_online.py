@@ -162,7 +162,7 @@ def test_never_served_is_the_uncached_output() -> None:
 
 def test_a_lock_shows_both_cases() -> None:
     """The lock of a table with `?` cells tells what they are, and predicts the worst and the best."""
-    from tests.compiler.plans import plan_of
+    from tests.plans import plan_of
 
     plan = plan_of(
         "  - {name: span, tier: S, method: dbcache, at: 'main[1..11]', params: {delta: 0.1, k: 2}}\n",

@@ -47,7 +47,9 @@ print(total.hits, total.misses, total.departures, total.bytes_peak, told.tally.h
 def call(*words: str, path: str = f"{ROOT}{os.pathsep}{PACKAGE}") -> subprocess.CompletedProcess[str]:
     """A process of its own, in which the package is installed or not."""
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *words], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, *words], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
 
 def rule(at: str, params: str = "") -> str:
@@ -57,7 +59,13 @@ def rule(at: str, params: str = "") -> str:
 
 @pytest.mark.parametrize(
     ("at", "params"),
-    [("main", ""), ("'main[1..4]'", ""), ("'main[1..4]'", "below: 0.9"), ("'main[0-2].ffn'", ""), ("'vace[all].self'", "")],
+    [
+        ("main", ""),
+        ("'main[1..4]'", ""),
+        ("'main[1..4]'", "below: 0.9"),
+        ("'main[0-2].ffn'", ""),
+        ("'vace[all].self'", ""),
+    ],
 )
 def test_from_plan_to_replay(tmp_path: Path, at: str, params: str) -> None:
     """Validated, locked, explained, run as predicted, and its log replayed, without a line changed anywhere else."""

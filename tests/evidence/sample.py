@@ -39,7 +39,7 @@ from refkv_policy.evidence import (
 from refkv_policy.evidence.agree import ON_FEATURES
 from refkv_policy.plan import Plan
 from refkv_policy.profiles import load_profile
-from tests.compiler.plans import hints, plan_of
+from tests.plans import hints, plan_of
 
 PROFILE = "wan2.1-vace-mini"
 WEIGHTS = "sha256:" + "a" * 64

@@ -187,7 +187,7 @@ def test_what_could_not_be_read_back_is_not_written(number: float, tmp_path: Pat
     scope = sample.scope()
     counts = Counts(1, 2, {}, number, 5.0)
     broken = replace(scope, levels=replace(scope.levels, counts=counts))
-    with pytest.raises(PlanError, match="not finite"):
+    with pytest.raises(PlanError, match=r"not finite|more than 30 digits"):
         write_evidence(path, Evidence("test", (broken,)))
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["x.json"]

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from refkv_policy.compiler.table import HookTable
-from refkv_policy.evidence import Evidence, Scope, of_weights, plan_scopes, profile_digests, status, status_lines
+from refkv_policy.evidence import Evidence, Scope, of_weights, plan_scopes, profile_digests, status
 from refkv_policy.plan import Plan
-from tests.compiler.plans import ACKNOWLEDGED
 from tests.evidence import sample
+from tests.plans import ACKNOWLEDGED
 
 SCOPE = Scope(sample.PROFILE, 12, 5.0)
 
@@ -118,12 +118,3 @@ def test_profiles_are_the_plans_own_and_the_shipped_ones() -> None:
         sample.scope(), profile="custom", bound=replace(sample.scope().bound, table=unknown["custom", 12].digest)
     )
     assert status(plan, unknown, [sample.evidence(scope)]) == {Scope("custom", 12, 5.0): "green"}
-
-
-def test_statuses_are_told_worst_first() -> None:
-    """One line a status, every scope named."""
-    lines = status_lines({SCOPE: "green", Scope("b", 30, 3.5): "stale", Scope("b", 50, 3.5): "stale"})
-    assert lines == [
-        "stale: b at 30 steps and guidance 3.5, b at 50 steps and guidance 3.5",
-        "green: wan2.1-vace-mini at 12 steps and guidance 5",
-    ]

@@ -10,25 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from refkv_policy.plan import parse_plan
 
 P1 = "--enable-vace-hint-cache-lossy --vace-hint-cache-warning-acknowledged --vace-hint-refresh-interval 4"
-
-
-@pytest.fixture
-def refkv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Runs a command line in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("REFKV_DEBUG", raising=False)
-
-    def call(*arguments: str, **settings: object) -> Result:
-        from refkv_policy.cli import refkv as command
-
-        return CliRunner().invoke(command, list(arguments), prog_name="refkv", **settings)  # type: ignore[arg-type]
-
-    return call
 
 
 def test_flags_become_a_plan_that_validates(refkv: Callable[..., Result], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from refkv_policy.exchange.settings import BACKENDS
 from refkv_policy.plan import Plan, load_plan, parse_plan
 from refkv_policy.profiles import load_profile
 from refkv_policy.resources import resource
+from tests.plans import plan_of
 
 PROFILES = {name: load_profile(name) for name in ("wan2.1-vace-1.3b", "wan2.1-vace-14b", "wan2.1-vace-mini")}
 MINI = PROFILES["wan2.1-vace-mini"]
@@ -33,14 +34,8 @@ def quantized(
     attention: str, *, lossless: str = "refuse", models: str = "wan2.1-vace-mini", steps: str = "[12, 20]"
 ) -> Plan:
     """A plan without caches whose attention is as given, in YAML's flow style."""
-    text = (
-        f"version: 1\nkind: plan\nname: q\nmodels: [{models}]\nrun:\n  steps: {steps}\n  guidance: 5.0\n"
-        "  sampler: {name: unipc, flow_shift: 3.0}\n  shapes: [{size: 96x96, frames: 17}]\ncaches: []\n"
-        f"quantization: {{attention: {{{attention}}}, lossless: {lossless}}}\n"
-    )
-    plan, faults = parse_plan(text)
-    assert plan is not None, faults
-    return plan
+    rest = f"quantization: {{attention: {{{attention}}}, lossless: {lossless}}}\n"
+    return plan_of("[]", models=f"[{models}]", steps=steps, rest=rest)
 
 
 def indices(count: int) -> st.SearchStrategy[frozenset[int]]:

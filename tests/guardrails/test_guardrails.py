@@ -28,9 +28,9 @@ from refkv_policy.guardrails import rules as texts
 from refkv_policy.guardrails.known import known_risks
 from refkv_policy.plan import PlanError, Rule, load_plan
 from refkv_policy.profiles import load_profile
-from tests.compiler.plans import hints, plan_of
 from tests.guardrails.test_cases import CASES, TODAY
 from tests.plan.test_schema import subschemas
+from tests.plans import hints, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = "version: 1\nkind: guardrails\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from refkv_policy.mini import controls, data, measure, scenes
+from recipes.mini import controls, data, measure, scenes
 from refkv_policy.mini.vocabulary import COLOURS, HELD_OUT_PAIRS
 
 

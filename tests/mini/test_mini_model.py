@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from recipes.mini.measure import Request, generate, luma_correlation
+from recipes.mini.train_vae import encode_mean, fast_training
 from refkv_policy.mini import architecture, model_path
-from refkv_policy.mini.measure import Request, generate, luma_correlation
-from refkv_policy.mini.train_vae import encode_mean, fast_training
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -289,3 +289,33 @@ def test_an_alias_bomb_expands_to_nothing() -> None:
 def test_lines_are_those_of_yaml() -> None:
     """LF, CRLF and CR end a line; form feeds and other separators, which are refused, do not."""
     assert lines("a\nb\r\nc\rd\n") == ["a", "b", "c", "d", ""]
+
+
+@pytest.mark.parametrize("loader", ["CLoader", "Loader"])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('a: "\\q"', "begins no escape"),
+        ('a: "\\xzz"', "begins no escape"),
+        ('a: "\\U99999999"', "begins no escape"),
+        ('a: "\\U7fffffff"', "begins no escape"),
+        ('a: "x\n', "the quote that opens here is never closed"),
+        ("a: 'x\n---\nb: 1\n", "the quote that opens here is never closed"),
+        ("a: |x\n  b\n", "nothing but a comment may follow"),
+        ("a: |0\n  b\n", "nothing but a comment may follow"),
+        ("a: *\n", "a value cannot begin with"),
+        ("a: {x: 1 y: 2}\n", "a comma or `}` is missing"),
+        ("a: 1\nb\n", "this line has no colon"),
+        ("a:\n  b: 1\n  - c\n", "does not fit what stands above it"),
+    ],
+)
+def test_both_parsers_faults_are_one_sentence(
+    text: str, sentence: str, loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libyaml and PyYAML word a fault differently; people read one sentence, and never a traceback."""
+    monkeypatch.setattr(yaml_events, "LOADER", getattr(yaml, loader))
+    document, (fault,) = load_document(text, "x.yaml")
+    assert document is None
+    assert fault.code == "RKV010"
+    assert sentence in fault.message
+    assert "not YAML" not in fault.message

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from tests import sweeps
 
@@ -40,19 +38,3 @@ def plan_file(tmp_path: Path) -> Path:
     path.parent.mkdir()
     path.write_text(sweeps.plan().document.text)
     return path
-
-
-@pytest.fixture
-def refkv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Runs a command line in a folder of its own; gives back exit_code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("REFKV_MODEL", raising=False)
-    monkeypatch.delenv("REFKV_DEBUG", raising=False)
-
-    def call(*arguments: str | Path) -> Result:
-        from refkv_policy.cli import refkv as command
-
-        return CliRunner().invoke(command, [str(a) for a in arguments], prog_name="refkv")
-
-    return call

@@ -77,3 +77,30 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(3)}, tmp_path / "a.safetensors")
     (tmp_path / "file").write_text("")
     assert stored_digest(tmp_path, tmp_path / "file" / "cache.json").startswith("sha256:")
+
+
+def test_odd_tensors_count_as_they_do_in_memory(tmp_path: Path) -> None:
+    """A scalar, an empty tensor, eight-bit floats and booleans give the digest of the module that holds them."""
+    module = torch.nn.Module()
+    values = {
+        "scalar": torch.tensor(1.5),
+        "none": torch.zeros(0, 3),
+        "fp8": torch.arange(4.0).to(torch.float8_e4m3fn),
+        "flag": torch.tensor([True, False]),
+        "narrow": torch.ones(2, 3, dtype=torch.bfloat16),
+    }
+    for name, value in values.items():
+        module.register_buffer(name, value)
+    save_file(values, tmp_path / "a.safetensors")
+    assert stored_digest(tmp_path, tmp_path / "cache.json") == weights_digest(module)
+
+
+@pytest.mark.parametrize("kept", [0.99, 0.5, 0.01])
+def test_a_file_that_breaks_off_is_named(tmp_path: Path, kept: float) -> None:
+    """A copy that lacks its end, among whole ones, is told by name."""
+    for name in ("a", "b"):
+        save_file({name: torch.zeros(1000)}, tmp_path / f"{name}.safetensors")
+    whole = (tmp_path / "b.safetensors").read_bytes()
+    (tmp_path / "b.safetensors").write_bytes(whole[: int(len(whole) * kept)])
+    with pytest.raises(WeightsError, match=r"b\.safetensors is not a safetensors file"):
+        stored_digest(tmp_path, tmp_path / "cache.json")

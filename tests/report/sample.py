@@ -25,8 +25,8 @@ from refkv_policy.evidence import (
     Sample,
     make_item,
 )
-from tests.compiler.plans import hints, plan_of
 from tests.evidence import sample as evidence_sample
+from tests.plans import hints, plan_of
 
 FRAMES = 17
 
@@ -189,7 +189,7 @@ def _run(writer: AuditWriter, name: str, table: HookTable, departing: bool, erro
     for index, step in enumerate(table.evaluated):
         for branch in ("cond", "uncond"):
             decisions = [_decide(row, branch, step, index, kept, gone, departing) for row in table.rows]
-            held = int(46080 * len(kept.keys() - gone) * (1 - 0.3 * (step > 25)))
+            held = int(180 * table.layout.dim * 4 * len(kept.keys() - gone) * (1 - 0.3 * (step > 25)))
             peak = max(peak, held)
             writer.step(
                 name, step=step, index=index, branch=branch, sigma=table.sigmas[step], decisions=decisions, bytes_held=held

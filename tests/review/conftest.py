@@ -8,43 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+
+from tests.plans import one_rule
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PLAN = """\
-version: 1
-kind: plan
-name: reviewed
-models: [wan2.1-vace-mini]
-run:
-  steps: [12]
-  sampler: {name: unipc, flow_shift: 3.0}
-  guidance: 5.0
-  shapes: [{size: 96x96, frames: 17}]
-caches:
-  - name: deep-hints
-    tier: P1
-    method: hint_reuse
-    at: "hint[deep]"
-    refresh: {interval: 4}
-acknowledgements:
-  - {risk: lossy-hint-cache, by: tests, date: 2026-01-01, reason: a test of plan review}
-"""
-
-
-@pytest.fixture
-def refkv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Runs a command line in a folder of its own; gives back exit_code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("REFKV_DEBUG", raising=False)
-
-    def call(*arguments: str | Path, **settings: object) -> Result:
-        from refkv_policy.cli import refkv as command
-
-        return CliRunner().invoke(command, [str(a) for a in arguments], prog_name="refkv", **settings)  # type: ignore[arg-type]
-
-    return call
+PLAN = one_rule("reviewed", steps=12, interval=4, reason="a test of plan review")
 
 
 @pytest.fixture

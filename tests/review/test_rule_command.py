@@ -11,8 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from refkv_policy.cli.catalogue import advice, all_rules, summary, visible
+from refkv_policy.cli.catalogue import advice, all_rules, summary
 from refkv_policy.plan import Rule
+from refkv_policy.plan.wording import inert
 from tests.review.conftest import ROOT
 
 
@@ -94,7 +95,7 @@ def test_a_mend_that_is_nothing_but_fields_is_left_out() -> None:
 
 def test_invisible_characters_are_drawn() -> None:
     """An example of a forbidden character shows it."""
-    assert visible("a\u202eb\tc\n") == "a‹U+202E›b‹U+0009›c\n"
+    assert inert("a\u202eb\tc\n") == "a⟨U+202E⟩b⟨U+0009⟩c\n"
 
 
 @pytest.fixture(scope="module")

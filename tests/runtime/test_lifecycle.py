@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from refkv_policy import RefkvWarning
 from refkv_policy.runtime import RequestError, Session, attach
 from tests import tiny
 
@@ -138,8 +137,7 @@ def test_interrupt_flag(pipe: Any, table: Any, clean: torch.Tensor) -> None:
 
 def test_bare_call_after_a_crash(pipe: Any, table: Any, clean: torch.Tensor) -> None:
     """A forward outside any request is uncached, keeps nothing, and does not disturb the next request."""
-    told = pytest.warns(RefkvWarning, match="no step of the attached generation")
-    with told, attach(pipe, table) as session, torch.no_grad():
+    with attach(pipe, table) as session, torch.no_grad():
         with pytest.raises(StopError):
             tiny.run(pipe, callback_on_step_end=raising(StopError("stop"), 2))
         ours = pipe.transformer(**tiny.inputs())[0]
@@ -187,8 +185,7 @@ def test_another_step_count_runs_uncached_where_allowed(pipe: Any, table: Any, c
     """With `on_error="uncached"` a warm-up or another step count runs as without a session, and says why."""
     native = tiny.run(pipe, steps=steps)
     with attach(pipe, table, on_error="uncached") as session:
-        with pytest.warns(RefkvWarning, match=f"without the cache: .*runs {steps} steps"):
-            assert torch.equal(tiny.run(pipe, steps=steps), native)
+        assert torch.equal(tiny.run(pipe, steps=steps), native)
         request = session.requests[0]
         assert (request.outcome, request.total.hits) == ("incomplete", 0)
         assert set(request.reasons) == {"error"}
@@ -210,8 +207,7 @@ def test_a_failure_of_the_cache_finishes_uncached_where_allowed(
         with attach(pipe, table) as session, pytest.raises(RuntimeError, match="no forecast today"):
             tiny.run(pipe)
         assert session.requests[0].outcome == "failed"
-        told = pytest.warns(RefkvWarning, match="no forecast today")
-        with told, attach(pipe, table, on_error="uncached") as session:
+        with attach(pipe, table, on_error="uncached") as session:
             ours = tiny.run(pipe)
     assert session.requests[0].outcome == "incomplete"
     assert session.requests[0].reasons["error"] > 0
@@ -319,7 +315,7 @@ def test_nothing_of_the_request_stays_alive(pipe: Any, table: Any) -> None:
     with attach(pipe, table) as session:
         tiny.run(pipe)
         gc.collect()
-        reachable, todo = set(), [session._request, session._ledger, session._past, session._clock]
+        reachable, todo = set(), [session._request, session._done, session._past, session._clock]
         found = []
         while todo:
             item = todo.pop()
@@ -367,16 +363,13 @@ def test_bare_transformer_runs_as_a_pipeline_does(pipe: Any, table: Any, clean: 
 
 
 def test_bare_loop_abandoned_and_begun_again(table: Any) -> None:
-    """A loop given up in mid-run leaves an incomplete request; the next one starts from nothing.
-
-    After its first step alone it has to say so, for it looks like a second window at that step.
-    """
+    """A loop given up in mid-run leaves an incomplete request; the next one starts from nothing."""
     model = tiny.transformer()
 
     def steps(session: Session, until: int) -> torch.Tensor:
         for step in range(until):
             for branch in ("cond", "uncond"):
-                with session.step(step, branch=branch, new_request=(step, branch) == (0, "cond")):
+                with session.step(step, branch=branch):
                     last = model(**{**tiny.inputs(), "hidden_states": tiny.noise(1, 16, 2, 4, 4, seed=step)})[0]
         return last
 

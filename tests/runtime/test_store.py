@@ -85,15 +85,20 @@ def test_store_dtype_and_device(dtype: str) -> None:
     assert torch.equal(restored, held.float())
 
 
-def test_native_store_serves_the_tensor_itself() -> None:
-    """Nothing is copied where dtype and device are the model's."""
+def test_kept_values_are_nobody_elses() -> None:
+    """What is held is a copy, so that a block may write to its own output again; readers are given the held one itself."""
     store = Store((tiny.rule(),))
     value = torch.randn(6)
+    was = value.clone()
     store.keep(cell(), value)
+    value.zero_()
     kept = store.history(reading())
     assert kept is not None
     (restored,) = kept[0].restored()
-    assert restored.data_ptr() == value.data_ptr()
+    assert torch.equal(restored, was)
+    assert restored.data_ptr() == kept[0].held[0].data_ptr()
+    kept[0].restored(writable=True)[0].zero_()
+    assert torch.equal(kept[0].held[0], was)
 
 
 def test_kept_values_carry_no_graph() -> None:

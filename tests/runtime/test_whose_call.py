@@ -1,464 +1,465 @@
-"""A forward counts as the attached pipeline's only where it is provably its own; any other is computed natively, and said."""
+"""A forward is the attached pipeline's own only if that is proven; every other is computed natively, and said."""
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accelerate.hooks import ModelHook, add_hook_to_module
 from diffusers import WanVACEPipeline
-from torch import Tensor
 
+import refkv_policy as refkv
 from refkv_policy import RefkvWarning
 from refkv_policy.audit import verify
-from refkv_policy.runtime import RequestError, Session, attach
+from refkv_policy.runtime import AttachError, RequestError, attach
 from tests import tiny
 
-REUSE = '  - {name: hints, tier: P1, method: hint_reuse, at: "hint[all]", refresh: {interval: 3}}\n'
-STEPS = '  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {steps: "0,2,4"}}\n'
-TOLD = "no step of the attached generation"
+TEXT = "  - {name: text, tier: P0, method: text_kv, at: ['main[all].text_kv', 'vace[all].text_kv']}\n"
+HINTS = '  - {name: hints, tier: P1, method: hint_reuse, at: "hint[all]", refresh: {interval: 3}}\n'
+STACK = "  - {name: stack, tier: S, method: residual_reuse, at: main, refresh: {interval: 2}}\n"
+FEWER = "  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {steps: '0,2,4'}}\n"
+PLANS = {"hints": HINTS, "text and hints": TEXT + HINTS, "stack": STACK}
 
 
-def parts_table(model: Any) -> Any:
-    """A table that serves the outputs of a self-attention and a feed-forward, which the executor does not call itself."""
-    rows = {"main[1].self@0": "CRRCRR", "main[2].ffn@0": "CRCRRR"}
-    return tiny.written(model, 6, rows, rules=(tiny.rule(),))
-
-
-TABLES: dict[str, Callable[[Any], Any]] = {
-    "hints": lambda model: tiny.compiled(model, REUSE),
-    "parts": parts_table,
-}
-
-
-def second(pipe: Any, **others: Any) -> Any:
-    """A pipeline over the same transformer, with a scheduler of its own."""
-    parts = {**pipe.components, "scheduler": tiny.scheduler(), **others}
+def beside(pipe: Any, *, scheduler: bool = False, vae: bool = False) -> Any:
+    """Another pipeline over the same transformer. scheduler: the same one, too. vae: one of its own, for threads."""
+    parts = {**pipe.components, "scheduler": pipe.scheduler if scheduler else tiny.scheduler()}
+    if vae:
+        parts["vae"] = copy.deepcopy(pipe.vae)
     other = WanVACEPipeline(**parts)
     other.set_progress_bar_config(disable=True)
     return other
 
 
-def sharing(pipe: Any) -> Any:
-    """A pipeline over the same transformer and scheduler."""
-    other = WanVACEPipeline.from_pipe(pipe)
+@pytest.mark.parametrize("caches", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("after", range(5))
+def test_nested_in_a_callback(caches: str, after: int) -> None:
+    """Run after any step, with its own scheduler, the other pipeline is exact, and the attached one as without it."""
+    pipe = tiny.pipeline()
+    other = beside(pipe)
+    plain = tiny.run(other, seed=9)
+    with attach(pipe, tiny.compiled(pipe.transformer, caches)) as session:
+        planned = tiny.run(pipe)
+        inner: list[Any] = []
+
+        def nest(p: Any, index: int, t: Any, given: dict[str, Any]) -> dict[str, Any]:
+            if index == after:
+                inner.append(tiny.run(other, seed=9))
+            return {}
+
+        assert torch.equal(tiny.run(pipe, callback_on_step_end=nest), planned)
+    assert torch.equal(inner[0], plain)
+    assert [r.outcome for r in session.requests] == ["finished", "finished"]
+    assert session.requests[0].total == session.requests[1].total
+    assert session.summary.unplanned == 12
+
+
+@pytest.mark.parametrize("caches", [HINTS, FEWER + HINTS], ids=["hints", "thinned"])
+@pytest.mark.parametrize("way", ["from_pipe", "components", "own scheduler"])
+def test_one_after_the_other(caches: str, way: str, tmp_path: Path) -> None:
+    """A pipeline made from the attached one runs as it would alone, at its own guidance, thinned by nothing."""
+    pipe = tiny.pipeline()
+    other = WanVACEPipeline.from_pipe(pipe) if way == "from_pipe" else beside(pipe, scheduler=way == "components")
     other.set_progress_bar_config(disable=True)
-    return other
+    plain = tiny.run(other, guidance=9.0)
+    log = tmp_path / "a.jsonl"
+    with attach(pipe, tiny.compiled(pipe.transformer, caches, guidance="5.0"), audit=log) as session:
+        first = tiny.run(pipe)
+        assert torch.equal(tiny.run(other, guidance=9.0), plain)
+        assert torch.equal(tiny.run(pipe), first)
+    assert [r.outcome for r in session.requests] == ["finished", "finished"]
+    assert session.summary.unplanned == 12
+    headers = [line for line in map(json.loads, log.read_text().splitlines()) if line["kind"] == "request"]
+    assert [header["guidance"] for header in headers] == [5.0, 5.0]
+    assert verify(log).outcome == "ok"
 
 
-def after(step: int, act: Callable[[], Any]) -> Callable[..., dict[str, Any]]:
-    """A step callback that acts once."""
+def test_a_scheduler_in_the_middle_of_a_run_is_left_alone() -> None:
+    """A pipeline that shares the scheduler and is called in a callback is refused before it turns the scheduler back."""
+    pipe = tiny.pipeline()
+    other = beside(pipe, scheduler=True)
+    told: list[str] = []
 
-    def callback(pipe: Any, index: int, t: Any, kwargs: Any) -> dict[str, Any]:
-        if index == step:
-            act()
+    def nest(p: Any, index: int, t: Any, given: dict[str, Any]) -> dict[str, Any]:
+        if index == 2:
+            with pytest.raises(RequestError, match="in the middle of a run") as refused:
+                tiny.run(other)
+            told.append(str(refused.value))
         return {}
 
-    return callback
+    with attach(pipe, tiny.compiled(pipe.transformer, HINTS)) as session:
+        planned = tiny.run(pipe)
+        assert torch.equal(tiny.run(pipe, callback_on_step_end=nest), planned)
+    assert told
+    assert {r.outcome for r in session.requests} == {"finished"}
 
 
-def alone(pipe: Any, table: Any, **arguments: Any) -> Tensor:
-    """What a request of the attached pipeline gives with nothing beside it."""
-    with attach(pipe, table) as session:
-        result = tiny.run(pipe, **arguments)
-    assert session.requests[0].outcome == "finished"
-    return result
-
-
-def assert_undisturbed(session: Session, unplanned: int) -> None:
-    """One request, as planned to the cell, and the foreign calls counted outside it."""
-    (request,) = session.requests
-    assert (request.outcome, request.total.departures, request.reasons) == ("finished", 0, {})
-    assert request.total.hits > 0
-    assert request.calls == 12
-    assert session.summary.unplanned == unplanned
-    assert session.bytes_held == 0
-
-
-@pytest.mark.parametrize("step", range(6))
-@pytest.mark.parametrize("make", **tiny.settings(TABLES))
-def test_pipeline_nested_in_a_callback(step: int, make: Any, tmp_path: Path) -> None:
-    """A second pipeline with the same prompt and clip and another seed, run after any step, is exact, and so is the first."""
+def test_the_transformer_called_by_hand_in_a_callback() -> None:
+    """In the context of a branch, at any timestep of the run, it is computed, and nothing of it is kept."""
     pipe = tiny.pipeline()
-    other, table = second(pipe), make(pipe.transformer)
-    plain, planned, found = tiny.run(other, seed=9), alone(pipe, table), []
-    with pytest.warns(RefkvWarning, match=TOLD), attach(pipe, table, audit=tmp_path / "run.jsonl") as session:
-        ours = tiny.run(pipe, callback_on_step_end=after(step, lambda: found.append(tiny.run(other, seed=9))))
-    assert torch.equal(found[0], plain)
-    assert torch.equal(ours, planned)
-    assert_undisturbed(session, 12)
-    assert verify(tmp_path / "run.jsonl", table=table).outcome == "ok"
+    model = pipe.transformer
 
-
-@pytest.mark.parametrize("inside", ["the transformer's own hook", "a block's hook"])
-@pytest.mark.parametrize("at", [0, 3, 6])
-@pytest.mark.parametrize("make", **tiny.settings(TABLES))
-def test_pipeline_nested_in_a_forward(inside: str, at: int, make: Any) -> None:
-    """A second pipeline that runs in the middle of a forward of the first, or just before it, changes neither."""
-    pipe = tiny.pipeline()
-    other, table = second(pipe), make(pipe.transformer)
-    plain, planned, found, calls = tiny.run(other, seed=9), alone(pipe, table), [], []
-
-    def hook(*_: Any) -> None:
-        calls.append(1)
-        if len(calls) == at + 1:
-            found.append(tiny.run(other, seed=9))
-
-    module = pipe.transformer if inside.startswith("the") else pipe.transformer.blocks[1]
-    told = pytest.warns(RefkvWarning, match=TOLD)
-    with told, attach(pipe, table) as session:
-        handle = module.register_forward_pre_hook(hook)
-        ours = tiny.run(pipe)
-        handle.remove()
-    assert torch.equal(found[0], plain)
-    assert torch.equal(ours, planned)
-    assert_undisturbed(session, 12)
-
-
-@pytest.mark.parametrize("make", **tiny.settings(TABLES))
-def test_pipelines_in_threads_step_by_step(make: Any) -> None:
-    """Two pipelines that take turns at each step, on two threads, are each exact."""
-    pipe = tiny.pipeline()
-    other, table = second(pipe, vae=tiny.pipeline().vae), make(pipe.transformer)
-    plain, planned = tiny.run(other, seed=9), alone(pipe, table)
-    barrier, found = threading.Barrier(2, timeout=60), []
-
-    def meet(*_: Any) -> dict[str, Any]:
-        barrier.wait()
+    def by_hand(p: Any, index: int, t: Any, given: dict[str, Any]) -> dict[str, Any]:
+        for timestep in p.scheduler.timesteps:
+            inputs = {**tiny.inputs(seed=index), "timestep": timestep.expand(1)}
+            with model.cache_context("cond"):
+                assert torch.equal(model(**inputs)[0], type(model).forward(model, **inputs)[0])
         return {}
 
-    told = pytest.warns(RefkvWarning, match=TOLD)
-    with told, attach(pipe, table) as session:
-        thread = threading.Thread(
-            target=lambda: found.append(tiny.run(other, seed=9, callback_on_step_end=meet)), daemon=True
-        )
+    with attach(pipe, tiny.compiled(model, HINTS)) as session:
+        planned = tiny.run(pipe)
+        assert torch.equal(tiny.run(pipe, callback_on_step_end=by_hand), planned)
+    assert session.summary.unplanned == 36
+
+
+@pytest.mark.parametrize("caches", PLANS.values(), ids=PLANS)
+def test_in_another_thread(caches: str) -> None:
+    """While the attached pipeline runs in one thread, another pipeline over its transformer is exact in a second one."""
+    pipe = tiny.pipeline()
+    other = beside(pipe, vae=True)
+    plain, done = tiny.run(other, seed=9), threading.Event()
+    with attach(pipe, tiny.compiled(pipe.transformer, caches)) as session:
+        planned, runs = tiny.run(pipe), []
+
+        def again() -> None:
+            while not done.is_set():
+                runs.append(tiny.run(pipe))
+
+        thread = threading.Thread(target=again)
         thread.start()
-        ours = tiny.run(pipe, callback_on_step_end=meet)
+        try:
+            assert all(torch.equal(tiny.run(other, seed=9), plain) for _ in range(4))
+        finally:
+            done.set()
+            thread.join()
+    assert runs
+    assert all(torch.equal(run, planned) for run in runs)
+    assert {r.outcome for r in session.requests} == {"finished"}
+
+
+def test_the_attached_pipeline_in_two_threads_and_around_itself() -> None:
+    """The second call is refused in a sentence; the first goes on as if it had not been."""
+    pipe = tiny.pipeline()
+    told: list[BaseException] = []
+
+    def second() -> None:
+        try:
+            tiny.run(pipe, seed=4, guidance=1.0)
+        except RequestError as error:
+            told.append(error)
+
+    def meet(p: Any, index: int, t: Any, given: dict[str, Any]) -> dict[str, Any]:
+        if index == 1:
+            thread = threading.Thread(target=second)
+            thread.start()
+            thread.join()
+        if index == 3:
+            second()
+        return {}
+
+    with attach(pipe, tiny.compiled(pipe.transformer, HINTS)) as session:
+        planned = tiny.run(pipe)
+        assert torch.equal(tiny.run(pipe, callback_on_step_end=meet), planned)
+    assert len(told) == 2
+    assert all("generating already" in str(error) for error in told)
+    assert session.requests[0].outcome == "finished"
+
+
+def test_two_threads_over_one_bare_session() -> None:
+    """A step in a second thread, while one is open, is refused; forwards of another thread are never taken for it."""
+    model = tiny.transformer()
+    told: list[str] = []
+    inputs = tiny.inputs()
+    with torch.no_grad(), attach(model, tiny.compiled(model, HINTS)) as session, session.step(0, branch="cond"):
+
+        def other() -> None:
+            with torch.no_grad():
+                model(**inputs)
+            try:
+                with session.step(0, branch="cond"):
+                    pass
+            except RequestError as error:
+                told.append(str(error))
+
+        thread = threading.Thread(target=other)
+        thread.start()
         thread.join()
-    assert torch.equal(found[0], plain)
-    assert torch.equal(ours, planned)
-    assert_undisturbed(session, 12)
+        model(**inputs)
+    assert told
+    assert "another thread" in told[0]
+    assert session.summary.unplanned == 1
 
 
-@pytest.mark.parametrize("make", [second, sharing], ids=["own scheduler", "from_pipe"])
-@pytest.mark.parametrize("caches", [REUSE, STEPS], ids=["hints", "fewer steps"])
-@pytest.mark.parametrize("guidance", [9.0, 1.0, 5.0])
-def test_pipeline_called_in_turn(make: Any, caches: str, guidance: float, tmp_path: Path) -> None:
-    """Called before and after the attached one, it is neither cached nor thinned, and no header tells its guidance."""
+# Nothing happened in silence -------------------------------------------------------------------------------------------
+
+
+def unseen(pipe: Any) -> None:
+    """A denoising loop as a modular pipeline has it: no `progress_bar`, no `cache_context`."""
+    pipe.scheduler.set_timesteps(6)
+    for t in pipe.scheduler.timesteps:
+        with torch.no_grad():
+            pipe.transformer(**{**tiny.inputs(), "timestep": t.expand(1)})
+
+
+@pytest.mark.parametrize("target", ["pipe", "transformer"])
+def test_a_session_that_saw_only_calls_of_others_warns(target: str) -> None:
+    """A whole generation without a hit does not end quietly."""
     pipe = tiny.pipeline()
-    other, table = make(pipe), tiny.compiled(pipe.transformer, caches, guidance="5.0")
-    plain, planned = tiny.run(other, guidance=guidance), alone(pipe, table)
-    told = pytest.warns(RefkvWarning, match=TOLD)
-    with told, attach(pipe, table, audit=tmp_path / "run.jsonl") as session:
-        assert torch.equal(tiny.run(other, guidance=guidance), plain)
-        assert torch.equal(tiny.run(pipe), planned)
-        assert torch.equal(tiny.run(other, guidance=guidance), plain)
-        assert session.bytes_held == 0
-    assert [r.outcome for r in session.summary.requests] == ["finished"]
-    assert session.summary.unplanned == (12 if guidance == 1.0 else 24)
-    assert verify(tmp_path / "run.jsonl", table=table).outcome == "ok"
-    records = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
-    assert [r["guidance"] for r in records if r["kind"] == "request"] == [5.0]
-
-
-def test_scheduler_taken_away_in_mid_run() -> None:
-    """A pipeline that shares the scheduler and is called in the middle of a request would spoil both: refused."""
-    pipe = tiny.pipeline()
-    other, table = sharing(pipe), tiny.compiled(pipe.transformer, REUSE)
-    planned = alone(pipe, table)
-    with attach(pipe, table) as session:
-        with pytest.raises(RequestError, match="middle of a request of the attached pipeline"):
-            tiny.run(pipe, callback_on_step_end=after(2, lambda: tiny.run(other)))
-        assert torch.equal(tiny.run(pipe), planned)
-    assert [r.outcome for r in session.requests] == ["failed", "finished"]
-
-
-@pytest.mark.parametrize("failing", ["check_inputs", "encode_prompt", "prepare_latents"])
-def test_call_that_fails_before_its_loop_leaves_no_claim(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After it, a pipeline that shares the scheduler is not taken for the attached one."""
-    pipe = tiny.pipeline()
-    other, table = sharing(pipe), tiny.compiled(pipe.transformer, STEPS)
-    plain = tiny.run(other)
-    told = pytest.warns(RefkvWarning)
-    with told, attach(pipe, table) as session:
-        with monkeypatch.context() as patch:
-            patch.setattr(pipe, failing, lambda *_, **__: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                tiny.run(pipe)
-        assert torch.equal(tiny.run(other), plain)
-    assert [str(w.message).split(";")[0][:40] for w in told] == [
-        "a call of the transformer is no step of ",
-        "the session ends without a request: the ",
-    ]
+    attached = pipe if target == "pipe" else pipe.transformer
+    session = attach(attached, tiny.compiled(pipe.transformer, HINTS))
+    unseen(pipe)
+    with pytest.warns(RefkvWarning, match="nothing was cached"):
+        session.detach()
+    assert session.summary.unplanned == 6
     assert session.requests == ()
 
 
-@pytest.mark.parametrize("where", ["the next timestep", "this timestep", "a copy of the next", "another context"])
-def test_call_by_hand_in_a_callback(where: str) -> None:
-    """A preview or a metric computed between steps, with the request's own prompt and control, is exact and outside it."""
+def test_a_pipeline_that_names_no_branch_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no call of a run is recognised, the end of the run says so."""
+    from contextlib import nullcontext
+
     pipe = tiny.pipeline()
-    table, model, found, own = tiny.compiled(pipe.transformer, REUSE), pipe.transformer, [], {}
-    handle = model.register_forward_pre_hook(lambda m, a, kwargs: own.update(kwargs), with_kwargs=True)
-    tiny.run(pipe)
-    handle.remove()
-    planned = alone(pipe, table)
-
-    def probe() -> None:
-        timesteps = pipe.scheduler.timesteps
-        at = timesteps[2] if where == "this timestep" else timesteps[3]
-        arguments = {**own, "timestep": (at.clone() if "copy" in where else at).expand(1)}
-        with torch.no_grad(), model.cache_context("preview" if "context" in where else "cond"):
-            found.append((model(**arguments)[0], type(model).forward(model, **arguments)[0]))
-
-    with pytest.warns(RefkvWarning, match=TOLD), attach(pipe, table) as session:
-        ours = tiny.run(pipe, callback_on_step_end=after(2, probe))
-    assert torch.equal(*found[0])
-    assert torch.equal(ours, planned)
-    assert_undisturbed(session, 1)
+    with attach(pipe, tiny.compiled(pipe.transformer, HINTS)) as session:
+        monkeypatch.setattr(pipe.transformer, "cache_context", lambda name: nullcontext())
+        with pytest.warns(RefkvWarning, match="no call of its transformer was recognised"):
+            tiny.run(pipe)
+        assert session.summary.hits == 0
 
 
-# Hooks that move what a forward is given --------------------------------------------------------------------------------
-
-
-class Copying(ModelHook):
-    """Gives the module copies of its arguments, as a hook does that brings them from another device."""
-
-    def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        return args, {name: value.clone() if isinstance(value, Tensor) else value for name, value in kwargs.items()}
-
-
-HOOKS: dict[str, Callable[[Any], Any]] = {
-    "copies": lambda pipe: add_hook_to_module(pipe.transformer, Copying()),
-    "model offload": lambda pipe: pipe.enable_model_cpu_offload(device="cpu"),
-    "block groups": lambda pipe: tiny.offload_groups(pipe.transformer, "block_level"),
-    "leaf groups": lambda pipe: tiny.offload_groups(pipe.transformer, "leaf_level"),
-}
-
-
-@pytest.mark.parametrize("put", **tiny.settings(HOOKS))
-@pytest.mark.parametrize("step", [None, 0, 2])
-def test_offload_hooks(put: Callable[[Any], Any], step: int | None) -> None:
-    """Under a hook that moves the timestep the attached pipeline is recognised, and a nested one is not taken for it."""
+def test_another_transformer_in_the_pipeline_is_refused() -> None:
+    """Its calls would pass the session by: the loop is not entered; or it runs uncached, with a warning."""
     pipe = tiny.pipeline()
-    table = tiny.compiled(pipe.transformer, REUSE)
-    planned, plain = alone(pipe, table), tiny.run(second(pipe), seed=9)
-    put(pipe)
-    other, found = second(pipe), []
-    nested = (
-        {} if step is None else {"callback_on_step_end": after(step, lambda: found.append(tiny.run(other, seed=9)))}
-    )
-    with attach(pipe, table) as session:
-        if step is None:
-            assert torch.equal(tiny.run(pipe), planned)
-        else:
-            with pytest.warns(RefkvWarning, match=TOLD):
-                assert torch.equal(tiny.run(pipe, **nested), planned)
-            assert torch.equal(found[0], plain)
-    assert_undisturbed(session, 0 if step is None else 12)
-
-
-def test_copied_timestep_among_views_is_not_the_requests_own() -> None:
-    """Where the request's own timesteps are views, a hook's call with a copy, at the right step, is computed for itself."""
+    table = tiny.compiled(pipe.transformer, HINTS)
+    with attach(pipe, table):
+        pipe.transformer = tiny.transformer(seed=3)
+        with pytest.raises(RequestError, match="transformer was replaced"):
+            tiny.run(pipe)
     pipe = tiny.pipeline()
-    table, model, found = tiny.compiled(pipe.transformer, REUSE), pipe.transformer, []
-
-    def probe(module: Any, args: Any, kwargs: Any) -> None:
-        if not found and pipe.scheduler.step_index == 1:
-            found.append(None)
-            arguments = {**kwargs, "timestep": kwargs["timestep"].clone()}
-            found[0] = model(**arguments)[0], type(model).forward(model, **arguments)[0]
-
-    planned = alone(pipe, table)
-    with attach(pipe, table) as session:
-        handle = model.register_forward_pre_hook(probe, with_kwargs=True)
-        assert torch.equal(tiny.run(pipe), planned)
-        handle.remove()
-    assert torch.equal(*found[0])
-    assert session.requests[0].reasons == {"unknown_step": len(table.rows)}
+    with attach(pipe, table, on_error="uncached"):
+        pipe.transformer = tiny.transformer(seed=3)
+        with pytest.warns(RefkvWarning, match="transformer was replaced"):
+            tiny.run(pipe)
 
 
-# Several calls at one place ---------------------------------------------------------------------------------------------
-
-
-def loop(pipe: Any, calls: Callable[[Any, int], list[tuple[str, dict[str, Any]]]], steps: int = 6) -> list[Tensor]:
-    """A pipeline's denoising loop of one's own, of given calls at each step. Returns their outputs."""
-    model, scheduler, found = pipe.transformer, pipe.scheduler, []
-    scheduler.set_timesteps(steps)
-    pipe._guidance_scale, pipe._interrupt = 5.0, False
-    with torch.no_grad(), pipe.progress_bar(total=steps):
-        for index, t in enumerate(scheduler.timesteps):
-            scheduler._step_index, pipe._current_timestep = index, t
-            for branch, arguments in calls(t, index):
-                with model.cache_context(branch):
-                    found.append(model(**arguments)[0])
-    return found
-
-
-def windows(t: Tensor, index: int) -> list[tuple[str, dict[str, Any]]]:
-    """Three windows of a long video, in alternating order, of one control."""
-    order = (0, 1, 2) if index % 2 == 0 else (2, 1, 0)
-    latents = [tiny.noise(1, 16, 2, 4, 4, seed=10 * index + window) for window in order]
-    return [("cond", {**tiny.inputs(), "timestep": t.expand(1), "hidden_states": x}) for x in latents]
-
-
-def twice_uncond(t: Tensor, index: int) -> list[tuple[str, dict[str, Any]]]:
-    """Two unconditional calls, as perturbed guidance makes."""
-    return [(b, {**tiny.inputs(seed=n), "timestep": t.expand(1)}) for n, b in enumerate(("cond", "uncond", "uncond"))]
-
-
-def late_windows(t: Tensor, index: int) -> list[tuple[str, dict[str, Any]]]:
-    """One window at first, two from the second step on."""
-    both = [
-        ("cond", {**tiny.inputs(), "timestep": t.expand(1)}),
-        ("uncond", {**tiny.inputs(seed=7), "timestep": t.expand(1)}),
-    ]
-    return both if index == 0 else [*both, *windows(t, index)[:1]]
-
-
-def batched(t: Tensor, index: int) -> list[tuple[str, dict[str, Any]]]:
-    """Both branches in one call, under one name."""
-    return [("cond", {**tiny.inputs(batch=2, seed=index), "timestep": t.expand(2)})]
-
-
-def batched_later(t: Tensor, index: int) -> list[tuple[str, dict[str, Any]]]:
-    """Both branches in one call from the second step on."""
-    both = [(b, {**tiny.inputs(seed=n), "timestep": t.expand(1)}) for n, b in enumerate(("cond", "uncond"))]
-    return both if index == 0 else batched(t, index)
-
-
-SHARED: dict[str, tuple[Any, str]] = {
-    "windows": (windows, "cond was called twice at step 0"),
-    "two unconditional calls": (twice_uncond, "uncond was called twice at step 0"),
-    "batched branches": (batched, "cond and uncond in one batch"),
-    "batched branches later": (batched_later, "a batch of 2, and were 1"),
-}
-
-
-@pytest.mark.parametrize(("calls", "words"), **tiny.settings(SHARED))
-def test_calls_that_share_a_place(calls: Any, words: str) -> None:
-    """Two calls of a branch at a step, or two branches in one call: refused; or computed, each exactly, and said."""
+def test_uncached_says_why() -> None:
+    """A request that is finished without the cache warns, and its summary has the reason."""
     pipe = tiny.pipeline()
-    table = tiny.compiled(pipe.transformer, REUSE)
-    with attach(pipe, table) as session, pytest.raises(RequestError, match=words):
-        loop(pipe, calls)
-    assert session.requests[0].total.hits == 0
-    native = loop(pipe, calls)
-    with attach(pipe, table, on_error="uncached") as session, pytest.warns(RefkvWarning, match=words):
-        ours = loop(pipe, calls)
-    assert all(map(torch.equal, ours, native))
-    assert (session.requests[0].outcome, session.requests[0].total.hits) == ("incomplete", 0)
+    session = attach(pipe, tiny.compiled(pipe.transformer, HINTS, guidance="5.0"), on_error="uncached")
+    with pytest.warns(RefkvWarning, match="without the cache: the request runs at guidance 3"):
+        tiny.run(pipe, guidance=3.0)
+    session.detach()
+    assert session.requests[0].outcome == "incomplete"
+    assert "guidance 3" in str(session.requests[0].error)
 
 
-def test_windows_that_come_later() -> None:
-    """A window more from the second step on is refused where it comes; what was served before it was its own branch's."""
-    pipe = tiny.pipeline()
-    table = tiny.compiled(pipe.transformer, REUSE)
-    with attach(pipe, table) as session, pytest.raises(RequestError, match="cond was called twice at step 1"):
-        loop(pipe, late_windows)
-    assert (session.requests[0].outcome, session.requests[0].total.hits) == ("failed", 4)
-    native, told = loop(pipe, late_windows), pytest.warns(RefkvWarning, match="cond was called twice at step 1")
-    with attach(pipe, table, on_error="uncached") as session, told:
-        ours = loop(pipe, late_windows)
-    assert all(map(torch.equal, ours[4:], native[4:]))
+def test_an_incomplete_request_says_what_is_missing() -> None:
+    """A bare loop that never called the uncond branch is told of it."""
+    model = tiny.transformer()
+    session = attach(model, tiny.compiled(model, HINTS, guidance="5.0"))
+    for step in range(6):
+        with session.step(step, branch="cond"), torch.no_grad():
+            model(**tiny.inputs())
+    with pytest.warns(RefkvWarning, match="6 calls did not come .uncond at step 0"):
+        session.detach()
     assert session.requests[0].outcome == "incomplete"
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["one context", "a context each"])
-def test_windows_over_a_bare_transformer(apart: bool) -> None:
-    """Two windows told as one step are refused, also at the first step; a second request says that it is one."""
+def test_a_detached_session_does_nothing_and_says_so() -> None:
+    """Entered again, or told a step, it raises; detaching twice is fine."""
     model = tiny.transformer()
-    table = tiny.compiled(model, REUSE)
-    with attach(model, table) as session, torch.no_grad():
-        for new_request in (False, True):
-            with session.step(0, branch="cond"):
-                model(**tiny.inputs())
-                if not apart:
-                    with pytest.raises(RequestError, match="called twice at step 0"):
-                        model(**tiny.inputs(seed=5))
-            if apart and not new_request:
-                with pytest.raises(RequestError, match="called twice"), session.step(0, branch="cond"):
-                    model(**tiny.inputs(seed=5))
-            elif apart:
-                with session.step(0, branch="cond", new_request=True):
-                    model(**tiny.inputs(seed=5))
-    assert session.requests[0].outcome == "failed"
+    session = attach(model, tiny.compiled(model, HINTS))
+    with session:
+        pass
+    session.detach()
+    with pytest.raises(RequestError, match="detached"), session:
+        pass
+    with pytest.raises(RequestError, match="detached"), session.step(0, branch="cond"):
+        pass
 
 
-# Threads ----------------------------------------------------------------------------------------------------------------
-
-
-def refused_in_a_thread(act: Callable[[], Any]) -> str:
-    """The sentence with which a thread's call was refused."""
-    found: list[str] = []
-
-    def run() -> None:
-        try:
-            act()
-        except RequestError as error:
-            found.append(str(error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(60)
-    return found[0]
-
-
-@pytest.mark.parametrize("step", [0, 3, 5])
-def test_second_thread_through_one_pipeline(step: int) -> None:
-    """Refused with a sentence before it touches anything; the first goes on as planned, and later calls may come."""
+def test_attached_in_mid_run() -> None:
+    """The run that goes on is not the table's; the next one is. Nothing stays open."""
     pipe = tiny.pipeline()
-    table = tiny.compiled(pipe.transformer, REUSE)
-    planned, said = alone(pipe, table), []
+    plain, sessions = tiny.run(pipe), []
+
+    def attach_now(p: Any, index: int, t: Any, given: dict[str, Any]) -> dict[str, Any]:
+        if index == 2:
+            sessions.append(attach(p, tiny.compiled(p.transformer, HINTS)))
+        return {}
+
+    assert torch.equal(tiny.run(pipe, callback_on_step_end=attach_now), plain)
+    (session,) = sessions
+    assert session.summary.requests == ()
+    tiny.run(pipe)
+    session.detach()
+    assert [r.outcome for r in session.requests] == ["finished"]
+
+
+# Copies, forks, and what is asked for -----------------------------------------------------------------------------------
+
+
+def test_a_deep_copy_of_an_attached_pipeline_is_a_plain_one() -> None:
+    """It computes natively, with its own scheduler and contexts, while attached and after, and can be attached to."""
+    pipe = tiny.pipeline()
+    plain = tiny.run(pipe)
+    table = tiny.compiled(pipe.transformer, TEXT + FEWER + HINTS)
     with attach(pipe, table) as session:
-        callback = after(step, lambda: said.append(refused_in_a_thread(lambda: tiny.run(pipe, seed=4))))
-        assert torch.equal(tiny.run(pipe, callback_on_step_end=callback), planned)
-        assert_undisturbed(session, 0)
-        thread = threading.Thread(target=lambda: tiny.run(pipe), daemon=True)
-        thread.start()
-        thread.join(60)
-    assert "another thread is in a call of this pipeline" in said[0]
-    assert [r.outcome for r in session.requests] == ["finished", "finished"]
+        copied = copy.deepcopy(pipe)
+        assert torch.equal(tiny.run(copied), plain)
+        planned = tiny.run(pipe)
+        with attach(copied, table) as theirs:
+            assert torch.equal(tiny.run(copied), planned)
+        assert session.summary.unplanned == 0
+    assert torch.equal(tiny.run(copied), plain)
+    assert torch.equal(tiny.run(pipe), plain)
+    assert [r.outcome for s in (session, theirs) for r in s.requests] == ["finished", "finished"]
 
 
-def test_pipeline_called_inside_its_own_call() -> None:
-    """A callback that calls the same pipeline would reset its scheduler: refused."""
+@pytest.mark.parametrize("what", ["transformer", "scheduler"])
+def test_a_deep_copy_of_a_part(what: str) -> None:
+    """A copied transformer or scheduler acts on itself."""
     pipe = tiny.pipeline()
-    table = tiny.compiled(pipe.transformer, REUSE)
-    refused = pytest.raises(RequestError, match="in the middle of a request, and a second call")
-    with attach(pipe, table) as session, refused:
-        tiny.run(pipe, callback_on_step_end=after(1, lambda: tiny.run(pipe)))
-    assert session.bytes_held == 0
+    plain = tiny.run(pipe)
+    with attach(pipe, tiny.compiled(pipe.transformer, TEXT + FEWER + HINTS)) as session:
+        copied = copy.deepcopy(getattr(pipe, what))
+        other = tiny.pipeline()
+        setattr(other, what, copied)
+        if what == "transformer":
+            other.scheduler = tiny.scheduler()
+        else:
+            other.transformer = copy.deepcopy(pipe.transformer)
+        assert torch.equal(tiny.run(other), plain)
+        assert session.summary.unplanned == 0
 
 
-def test_second_thread_through_one_transformer() -> None:
-    """`session.step` in a second thread is refused while the first is in a step, and a forward there is not the step's."""
+@pytest.mark.parametrize("leaves", ["exit", "use"])
+def test_a_fork_leaves_the_log_to_its_parent(leaves: str, tmp_path: Path) -> None:
+    """A child that unwinds the session, or runs the pipeline, writes nothing into the parent's log."""
+    pipe, log = tiny.pipeline(), tmp_path / "a.jsonl"
+    with attach(pipe, tiny.compiled(pipe.transformer, HINTS), audit=log) as session:
+        tiny.run(pipe)
+        child = os.fork()
+        if child == 0:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    if leaves == "use":
+                        tiny.run(pipe)
+                    session.detach()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        tiny.run(pipe)
+    assert verify(log).outcome == "ok"
+    assert len(verify(log).requests) == 2
+
+
+PLAN = """version: 1
+kind: plan
+name: mine
+models: [any]
+run:
+  steps: [6]
+  sampler: {name: unipc, flow_shift: 3.0}
+  guidance: 5.0
+  shapes: [{size: 32x32, frames: 5}]
+caches:
+""" + HINTS + """acknowledgements:
+  - {risk: lossy-hint-cache, by: tests, date: 2026-01-01, reason: a test}
+"""  # fmt: skip
+
+
+def test_a_plan_is_attached_in_every_form(tmp_path: Path) -> None:
+    """A table, a plan, its file as text or path: the same session."""
+    file = tmp_path / "plan.yaml"
+    file.write_text(PLAN)
+    pipe = tiny.pipeline()
+    plan = refkv.load_plan(file)
+    table = refkv.compile_plan(plan, pipe.transformer, 6)
+    for given in (table, plan, str(file), file):
+        with refkv.attach(pipe, given) as session:
+            assert session.table.digest == table.digest
+    with refkv.attach(pipe, file, steps=6) as session:
+        assert session.table.steps == 6
+
+
+def test_a_shipped_plan_is_found_by_its_name() -> None:
+    """`load_plan` takes what `refkv plans` prints."""
+    assert refkv.load_plan("wan21_p1_k4").name == "wan21-p1-k4"
+    with pytest.raises(refkv.PlanError):
+        refkv.load_plan("wan21_p9")
+
+
+@pytest.mark.parametrize("given", [None, {"plan": 1}, 4, b"plan"])
+def test_what_is_no_plan_is_refused_in_a_sentence(given: Any) -> None:
+    """Never an AttributeError."""
+    with pytest.raises(AttachError, match="cannot be attached"):
+        attach(tiny.transformer(), given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"steps": 7}, "the table is for 6 steps"),
+        ({"header": {"request": "r"}}, "may not set request"),
+        ({"header": {"hash": 1, "kind": 2}}, "may not set hash, kind"),
+        ({"on_error": "ignore"}, "on_error"),
+    ],
+)
+def test_arguments_that_cannot_hold(arguments: dict[str, Any], words: str) -> None:
+    """Refused when the table is attached, with nothing changed."""
     model = tiny.transformer()
-    with attach(model, tiny.compiled(model, REUSE)) as session, torch.no_grad():
-        native, found = type(model).forward(model, **tiny.inputs(seed=8))[0], []
+    with pytest.raises(AttachError, match=words):
+        attach(model, tiny.compiled(model, HINTS), **arguments)
+    assert "forward" not in vars(model)
 
-        def step() -> None:
-            with session.step(0, branch="cond"):
-                pass
 
-        def forward() -> None:
-            with torch.no_grad():
-                found.append(model(**tiny.inputs(seed=8))[0])
+def test_several_step_counts_are_asked_for() -> None:
+    """A plan of two counts does not say which one is meant."""
+    pipe = tiny.pipeline()
+    with pytest.raises((AttachError, refkv.PlanError)) as refused:
+        attach(pipe, "wan21_p1_k4")
+    assert "steps" in str(refused.value)
 
-        for index in range(2):
-            with session.step(index, branch="cond"):
-                assert "another thread is in a step of this session" in refused_in_a_thread(step)
-                if index:
-                    thread = threading.Thread(target=forward, daemon=True)
-                    told = pytest.warns(RefkvWarning, match="outside `session.step`")
-                    with told:
-                        thread.start()
-                        thread.join(60)
-                model(**tiny.inputs())
-        step()
-    assert torch.equal(found[0], native)
-    assert (session.summary.unplanned, session.summary.total.departures) == (1, 0)
+
+def test_a_lost_session_is_found_by_its_pipeline() -> None:
+    """`refkv.detach` ends it; where there is none, it says so."""
+    pipe = tiny.pipeline()
+    attach(pipe, tiny.compiled(pipe.transformer, HINTS))
+    refkv.detach(pipe)
+    assert "forward" not in vars(pipe.transformer)
+    with pytest.raises(refkv.AttachError, match="no table is attached"):
+        refkv.detach(pipe)
+
+
+def test_a_summary_reads_as_text() -> None:
+    """A few lines with the counts."""
+    pipe = tiny.pipeline()
+    with attach(pipe, tiny.compiled(pipe.transformer, HINTS)) as session:
+        tiny.run(pipe)
+    text = str(session.summary)
+    assert "requests: 1 finished" in text
+    assert f"hits {session.summary.hits}, misses {session.summary.misses}, departures 0" in text
+    assert len(text.splitlines()) == 3
+
+
+def test_a_long_session_forgets_all_but_the_newest_requests() -> None:
+    """Three hundred requests: the sums of all, the summaries of a hundred."""
+    model = tiny.transformer()
+    forward: Callable[..., Any] = model.__call__
+    with attach(model, tiny.compiled(model, HINTS, steps=2, guidance="1.0")) as session, torch.no_grad():
+        for _ in range(300):
+            for step in range(2):
+                with session.step(step, branch="cond"):
+                    forward(**tiny.inputs())
+    assert len(session.requests) == 100
+    assert session.requests[-1].request == "r300"
+    assert session.summary.outcomes == {"finished": 300}
+    assert session.summary.hits == 300 * session.requests[0].total.hits > 0

@@ -38,7 +38,7 @@ def test_edges_use_the_sobel_filter() -> None:
 
 def test_the_embedded_model_was_trained_on_these_controls() -> None:
     """Grey, edges and the blanked part of a mask are those of the training data, bit for bit."""
-    from refkv_policy.mini import controls as trained
+    from recipes.mini import controls as trained
 
     frames = noise()
     masks = np.where(noise() > 127, np.uint8(255), np.uint8(0))

@@ -74,7 +74,8 @@ def block_facts(block: Site, inside: Site, component: str = "main", **more: Any)
     parts = {part: Site(block.stack, block.index, part) for part in ("self", "cross", "text_kv", "ffn")}
     yield SiteFacts(parts["self"], block, component=component)
     yield SiteFacts(parts["cross"], block, component=component)
-    yield SiteFacts(parts["text_kv"], parts["cross"], component=TEXT)
+    # K and V go in and out of a block with its text: they are kept when it has returned.
+    yield SiteFacts(parts["text_kv"], parts["cross"], component=TEXT, passes_with=block)
     yield SiteFacts(parts["ffn"], block, component=component)
 
 
