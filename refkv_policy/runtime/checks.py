@@ -16,7 +16,7 @@ from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Inputs
 from refkv_policy.runtime.errors import AttachError, RequestError
 from refkv_policy.runtime.families import executor_of, executors, is_known
-from refkv_policy.runtime.pipeline import StandIn
+from refkv_policy.runtime.placement import is_patched
 
 
 def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
@@ -82,7 +82,7 @@ def check_model(model: Any, table: HookTable) -> None:
 
 def check_scheduler(scheduler: Any, table: HookTable) -> None:
     """Raises AttachError when the scheduler cannot give the sigmas that the table was compiled for."""
-    if isinstance(vars(scheduler).get("set_timesteps"), StandIn):
+    if is_patched(scheduler):
         raise AttachError(
             "another session is attached to a pipeline with this scheduler; give each pipeline a scheduler of its own"
         )
