@@ -21,11 +21,13 @@ import torch
 from diffusers import UniPCMultistepScheduler, WanVACEPipeline, WanVACETransformer3DModel
 from torch import Tensor, nn
 
+from refkv_policy.compiler import layout_of
 from refkv_policy.compiler.sigmas import sigma_grid
 from refkv_policy.compiler.table import BRANCHES, HookTable, Row
 from refkv_policy.plan.model import Sampler
 from refkv_policy.plan.selectors import Site
-from refkv_policy.runtime import attach, wan_vace
+from refkv_policy.profiles import Profile
+from refkv_policy.runtime import attach
 
 GOAL = 1.01
 STEPS, SHIFT = 50, 3.0
@@ -73,7 +75,7 @@ def stub_blocks(model: WanVACETransformer3DModel) -> None:
 
 def computing_table(model: WanVACETransformer3DModel) -> HookTable:
     """The table that computes everything: one row a site, as the compiler writes it for a plan without rules."""
-    layout = wan_vace.layout_of(model)
+    layout = layout_of(Profile.from_transformer(model))
     sites = [Site("step")]
     for stack, count in (("main", layout.main_blocks), ("vace", len(layout.vace_at)), ("hint", len(layout.vace_at))):
         sites += [Site(stack, index) for index in range(count)]

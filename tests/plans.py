@@ -18,13 +18,14 @@ def plan_text(
     steps: str = "[12]",
     guidance: str = "5.0",
     shift: float = 3.0,
+    sampler: str = "unipc",
     shape: str = "{size: 96x96, frames: 17}",
     rest: str = ACKNOWLEDGED,
 ) -> str:
     """The text of a plan whose `caches:` are the given block-style text, indented by two; or `[]`."""
     return (
         f"version: 1\nkind: plan\nname: test\nmodels: {models}\nrun:\n  steps: {steps}\n"
-        f"  sampler: {{name: unipc, flow_shift: {shift}}}\n  guidance: {guidance}\n"
+        f"  sampler: {{name: {sampler}, flow_shift: {shift}}}\n  guidance: {guidance}\n"
         f"  shapes: [{shape}]\ncaches:{' []' if caches == '[]' else ''}\n{'' if caches == '[]' else caches}{rest}"
     )
 

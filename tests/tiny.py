@@ -1,4 +1,4 @@
-"""Tiny Wan VACE models and pipelines with seeded random weights: the real classes, the real layer maps, no width.
+"""Tiny Wan models and pipelines, VACE and plain, with seeded random weights: the real classes, the real layer maps, no width.
 
 Random hints carry no meaning: for tests of mechanics only.
 """
@@ -13,17 +13,24 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanVACEPipeline, WanVACETransformer3DModel
+from diffusers import (
+    AutoencoderKLWan,
+    UniPCMultistepScheduler,
+    WanPipeline,
+    WanTransformer3DModel,
+    WanVACEPipeline,
+    WanVACETransformer3DModel,
+)
 from diffusers.hooks import apply_group_offloading
 from torch import Tensor, nn
 from transformers import UMT5EncoderModel
 
 from refkv_policy import methods
-from refkv_policy.compiler import HookTable, Row, TableRule, compile_plan
+from refkv_policy.compiler import HookTable, Row, TableRule, compile_plan, layout_of
 from refkv_policy.compiler.sigmas import sigma_grid
 from refkv_policy.mini.architecture import build_tokenizer, text_encoder_config
 from refkv_policy.plan import Sampler, Site
-from refkv_policy.runtime import wan_vace
+from refkv_policy.profiles import Profile
 from tests.plans import plan_of
 
 torch.set_num_threads(1)
@@ -31,31 +38,34 @@ torch.set_num_threads(1)
 MAP_SMALL = (4, (0, 2))
 MAP_1_3B = (30, tuple(range(0, 30, 2)))
 MAP_14B = (40, tuple(range(0, 40, 5)))
-"""Main blocks, and the main block after which each hint is added."""
+MAP_PLAIN = (4, ())
+MAP_T2V_1_3B = (30, ())
+MAP_T2V_14B = (40, ())
+"""Main blocks, and the main block after which each hint is added; a model without hints is plain Wan."""
 
 TEXT_DIM = 64
 TEXT_LENGTH = 8
 
 
 def transformer(
-    layers: tuple[int, tuple[int, ...]] = MAP_SMALL, *, seed: int = 0, dtype: torch.dtype = torch.float32
-) -> WanVACETransformer3DModel:
-    """A transformer of a layer map, 24 wide. Every parameter is random, norms and biases too."""
+    layers: tuple[int, tuple[int, ...]] = MAP_SMALL, *, seed: int = 0, dtype: torch.dtype = torch.float32, **more: Any
+) -> Any:
+    """A transformer of a layer map, 24 wide. Every parameter is random, norms and biases too. more: of its config."""
+    kind, hints = WanTransformer3DModel, {}
+    if layers[1]:
+        kind, hints = WanVACETransformer3DModel, {"vace_layers": list(layers[1]), "vace_in_channels": 96}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = WanVACETransformer3DModel(
+        model = kind(
             patch_size=(1, 2, 2),
             num_attention_heads=2,
             attention_head_dim=12,
-            in_channels=16,
-            out_channels=16,
             text_dim=TEXT_DIM,
             freq_dim=32,
             ffn_dim=32,
             num_layers=layers[0],
-            vace_layers=list(layers[1]),
-            vace_in_channels=96,
             rope_max_seq_len=64,
+            **{"in_channels": 16, "out_channels": 16, **hints, **more},
         )
         with torch.no_grad():
             for parameter in model.parameters():
@@ -63,7 +73,7 @@ def transformer(
     return _cast(model.eval(), dtype)
 
 
-def _cast(model: WanVACETransformer3DModel, dtype: torch.dtype) -> WanVACETransformer3DModel:
+def _cast(model: Any, dtype: torch.dtype) -> Any:
     """The model in a dtype, with what diffusers keeps in float32 when it loads one left so."""
     kept = tuple(model._keep_in_fp32_modules)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -83,11 +93,13 @@ def scheduler(flow_shift: float = 3.0) -> UniPCMultistepScheduler:
     )
 
 
-def pipeline(model: WanVACETransformer3DModel | None = None, *, flow_shift: float = 3.0) -> WanVACEPipeline:
-    """A complete pipeline around a tiny transformer, silent."""
+def pipeline(model: Any = None, *, flow_shift: float = 3.0) -> Any:
+    """A complete pipeline around a tiny transformer (a VACE one unless given), silent."""
+    model = transformer() if model is None else model
+    kind = WanVACEPipeline if isinstance(model, WanVACETransformer3DModel) else WanPipeline
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        pipe = WanVACEPipeline(
+        pipe = kind(
             tokenizer=build_tokenizer(),
             text_encoder=UMT5EncoderModel(text_encoder_config()).eval(),
             vae=AutoencoderKLWan(
@@ -99,7 +111,7 @@ def pipeline(model: WanVACETransformer3DModel | None = None, *, flow_shift: floa
                 temperal_downsample=[False, True, True],
             ).eval(),
             scheduler=scheduler(flow_shift),
-            transformer=transformer() if model is None else model,
+            transformer=model,
         )
     pipe.set_progress_bar_config(disable=True)
     return pipe
@@ -116,7 +128,7 @@ def embeds(seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def run(
-    pipe: WanVACEPipeline,
+    pipe: Any,
     *,
     steps: int = 6,
     guidance: float = 5.0,
@@ -129,12 +141,14 @@ def run(
 ) -> Tensor:
     """Latents of one generation. text, clip: seeds of a made-up prompt and video; others: arguments of the pipeline."""
     dtype = pipe.transformer.dtype
-    video = noise(1, frames, 3, size, size, seed=clip).sigmoid()
+    control: dict[str, Any] = {}
+    if isinstance(pipe, WanVACEPipeline):
+        video = noise(1, frames, 3, size, size, seed=clip).sigmoid()
+        control = {"video": video, "mask": torch.ones(1, frames, 3, size, size)}
     arguments: dict[str, Any] = {
         "prompt_embeds": embeds(text, dtype),
         "negative_prompt_embeds": embeds(text + 100, dtype),
-        "video": video,
-        "mask": torch.ones(1, frames, 3, size, size),
+        **control,
         "height": size,
         "width": size,
         "num_frames": frames,
@@ -147,27 +161,43 @@ def run(
 
 
 def inputs(
-    *, seed: int = 0, dtype: torch.dtype = torch.float32, batch: int = 1, frames: int = 2, side: int = 4
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    batch: int = 1,
+    frames: int = 2,
+    side: int = 4,
+    plain: bool = False,
 ) -> dict[str, Any]:
-    """Keyword arguments of one forward of a bare transformer."""
+    """Keyword arguments of one forward of a bare transformer. plain: one without a control."""
+    control = (
+        {} if plain else {"control_hidden_states": noise(batch, 96, frames, side, side, seed=seed + 2, dtype=dtype)}
+    )
     return {
         "hidden_states": noise(batch, 16, frames, side, side, seed=seed, dtype=dtype),
         "timestep": torch.full((batch,), 700, dtype=torch.int64),
         "encoder_hidden_states": noise(batch, TEXT_LENGTH, TEXT_DIM, seed=seed + 1, dtype=dtype),
-        "control_hidden_states": noise(batch, 96, frames, side, side, seed=seed + 2, dtype=dtype),
+        **control,
         "return_dict": False,
     }
 
 
 def compiled(
-    model: WanVACETransformer3DModel, caches: str, *, steps: int = 6, guidance: str = "[5.0, 1.0]", shift: float = 3.0
+    model: Any,
+    caches: str,
+    *,
+    steps: int = 6,
+    guidance: str = "[5.0, 1.0]",
+    shift: float = 3.0,
+    sampler: str = "unipc",
 ) -> HookTable:
     """The table of a plan whose rules are the given YAML list, each entry a line or block indented by two."""
     lines = [
         f"  - {{risk: {risk}, by: tests, date: 2026-01-01, reason: needed by a test}}\n" for risk in risks_of(caches)
     ]
     plan = plan_of(
-        caches, models="[any]", steps=f"[{steps}]", guidance=guidance, shift=shift, shape="{size: 32x32, frames: 5}",
+        caches, models="[any]", steps=f"[{steps}]", guidance=guidance, shift=shift, sampler=sampler,
+        shape="{size: 32x32, frames: 5}",
         rest="acknowledgements:\n" + "".join(lines) if lines else "",
     )  # fmt: skip
     return compile_plan(plan, model, steps)
@@ -185,7 +215,7 @@ def risks_of(caches: str) -> list[str]:
 
 
 def written(
-    model: WanVACETransformer3DModel,
+    model: Any,
     steps: int,
     rows: Mapping[str, str | tuple[str, str]] | None = None,
     *,
@@ -198,7 +228,7 @@ def written(
     rows: actions by site, or a pair for cond and uncond. Each row that is given is governed by the rule whose index ends
     its site (`hint[1]@0`), or by rule 0 where rules are given.
     """
-    layout, given = wan_vace.layout_of(model), dict(rows or {})
+    layout, given = layout_of(Profile.from_transformer(model)), dict(rows or {})
     rows_by_site: dict[str, tuple[str | tuple[str, str], int | None]] = {}
     for site, actions in given.items():
         name, _, rule = site.partition("@")
@@ -238,7 +268,7 @@ def rule(method: str = "hint_reuse", *, history: int = 1, tier: str = "P1", **ot
     return TableRule(name="by hand", method=method, tier=tier, risks=(), history=history, **others)
 
 
-def offload_groups(model: WanVACETransformer3DModel, level: str) -> None:
+def offload_groups(model: Any, level: str) -> None:
     """Put diffusers' group offloading on a model (`block_level`, one block a group, or `leaf_level`), onto the CPU."""
     blocks = 1 if level == "block_level" else None
     try:

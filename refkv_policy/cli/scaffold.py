@@ -44,10 +44,11 @@ class Scaffold:
                 yield self._text(sites, refresh)
 
     def _sites(self) -> Iterator[tuple[str, ...]]:
-        # A whole stack first: it is what most methods were published for.
         kinds = sorted(self.method.sites, key=lambda s: (s[1] != "span", s[0], s[1] or ""))
         each = tuple(self._site(*kind) for kind in kinds)
-        yield each
+        # Kinds of one part lie beside each other; of others one may lie inside another, where it would never act.
+        if len({part for _, part in kinds}) == 1:
+            yield each
         if len(each) > 1:
             yield from ((site,) for site in each)
 

@@ -29,6 +29,7 @@ def build(
     """
     entries = tuple(entries)
     placing = Placing(plan, profile, steps)
+    _check_clips(placing)
     sigmas = sigma_grid(plan.run.sampler, steps)
     schedules = [e for e in entries if e[1].schedules]
     grid = Grid(steps, tuple(range(steps)), sigmas)
@@ -72,6 +73,15 @@ def build(
         ),
     )
     return table, tuple(placing.diagnostics)
+
+
+def _check_clips(placing: Placing) -> None:
+    """Each shape of the plan is a clip that the model makes."""
+    for index, shape in enumerate(placing.plan.run.shapes):
+        for fault in placing.profile.clip_faults(shape.width, shape.height, shape.frames):
+            kind = rules.SIZE if fault.field == "size" else rules.FRAMES
+            path = ("run", "shapes", index, fault.field)
+            placing.report(kind, path, given=fault.given, takes=fault.takes, help=fault.help)
 
 
 def layout_of(profile: Profile) -> Layout:

@@ -1,11 +1,28 @@
 """Texts of the compiler's diagnostics.
 
-RKV21x sites, models, steps · 3xx composition and tiers · 4xx quantization · 50x acknowledgements · 7xx lock.
+RKV11x clips · 21x sites, models, steps · 3xx composition and tiers · 4xx quantization · 50x acknowledgements · 7xx lock.
 """
 
 from __future__ import annotations
 
 from refkv_policy.plan.catalogue import rule
+
+# --- 114: what a model makes
+
+FRAMES = rule(
+    "RKV114",
+    "frames",
+    "a clip of {given} frames cannot be made: {model} takes {takes}",
+    "{help}",
+    "A video VAE keeps the first frame and compresses the others in time; by how much is the model's.",
+)
+SIZE = rule(
+    "RKV115",
+    "size",
+    "{given} cannot be made: {model} takes {takes}",
+    "{help}",
+    "The VAE compresses space and a transformer takes patches of it; by how much is the model's.",
+)
 
 # --- 210: sites, models, methods
 

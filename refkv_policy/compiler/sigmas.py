@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+from refkv_policy.compiler.samplers import SAMPLERS
 from refkv_policy.plan.model import Refresh, Sampler
 from refkv_policy.plan.selectors import parse_steps
 
-SAMPLERS = ("unipc",)
-TRAIN_TIMESTEPS = 1000
 TIE = 1e-5
 """Distances closer than this are equal: a grid in float32 and one in float64 must choose the same steps."""
 TOLERANCE = 1e-5
@@ -19,19 +18,10 @@ TOLERANCE = 1e-5
 
 @lru_cache(maxsize=256)
 def sigma_grid(sampler: Sampler, steps: int) -> tuple[float, ...]:
-    """The sigma of each of `steps` denoising steps, rounded to 9 decimals.
-
-    u_i = linspace(1, 1/1000, steps + 1) without its end, σ = s·u/(1 + (s − 1)·u) with s the flow shift, σ₀ moved off 1 by
-    1e-6 (source: diffusers `UniPCMultistepScheduler.set_timesteps`, `use_flow_sigmas`). Raises ValueError for another sampler.
-    """
+    """The sigma of each of `steps` denoising steps, rounded to 9 decimals. Raises ValueError for an unknown sampler."""
     if sampler.name not in SAMPLERS:
         raise ValueError(f"unknown sampler {sampler.name!r}")
-    s = sampler.flow_shift
-    stride = (1 / TRAIN_TIMESTEPS - 1) / steps
-    grid = [s * u / (1 + (s - 1) * u) for u in (1 + i * stride for i in range(steps))]
-    if abs(grid[0] - 1) < 1e-6:
-        grid[0] -= 1e-6
-    return tuple(round(sigma, 9) for sigma in grid)
+    return tuple(round(sigma, 9) for sigma in SAMPLERS[sampler.name].sigmas(steps, sampler.flow_shift))
 
 
 def spaced_steps(sigmas: Sequence[float], evaluated: Sequence[int], count: int, spacing: str) -> tuple[int, ...]:

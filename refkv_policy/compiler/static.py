@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from refkv_policy import methods
 from refkv_policy.compiler import rules
 from refkv_policy.compiler.quantization import check_quantization, risks_of
-from refkv_policy.compiler.sigmas import SAMPLERS
+from refkv_policy.compiler.samplers import SAMPLERS
 from refkv_policy.methods.method import Method
 from refkv_policy.plan.diagnostic import Diagnostic
 from refkv_policy.plan.model import CacheRule, Plan
@@ -89,14 +89,15 @@ def _check_refresh(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diag
 
 
 def _check_params(plan: Plan, rule: CacheRule, method: Method) -> Iterator[Diagnostic]:
-    """The method's own schema, at the parameter that is at fault. A rule that needs no parameters does not load jsonschema."""
-    if rule.params:
-        yield from check_schema(
-            plan.document, method.params_schema, (*rule.path, "params"), f"`params` of {method.name}"
-        )
-    elif "required" in method.params_schema:
-        schema = {"properties": {"params": method.params_schema}, "required": ["params"]}
-        yield from check_schema(plan.document, schema, rule.path, f"a rule of {method.name}")
+    """The method's own schema, at the parameter that is at fault. A rule that has and needs none does not load jsonschema."""
+    document, path, schema, required = plan.document, (*rule.path, "params"), method.params_schema, "required"
+    if path in document.values:
+        if rule.params or required in schema:
+            yield from check_schema(document, schema, path, f"`params` of {method.name}")
+    elif required in schema:
+        example = {"examples": [dict.fromkeys(schema[required], "…")]}
+        whole = {required: ["params"], "properties": {"params": example}}
+        yield from check_schema(document, whole, rule.path, f"the rule of {method.name}")
 
 
 def check_run(plan: Plan) -> Iterator[Diagnostic]:

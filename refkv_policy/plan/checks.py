@@ -1,6 +1,6 @@
 """What a plan must satisfy beyond its JSON Schema and before any model is known.
 
-Frames and sizes that can be generated, dates of the calendar, names used once, and the syntax of every selector. A
+Models beside `any`, dates of the calendar, names used once, and the syntax of every selector. A
 value that the schema already refused is passed over.
 """
 
@@ -23,7 +23,6 @@ from refkv_policy.plan.wording import quoted
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _AMOUNT = re.compile(r"([0-9.]+) ?([KMGT]?i?B)")
 _SIZE = re.compile(r"([0-9]+)x([0-9]+)")
-_BLOCK = 16
 
 
 def bytes_of(amount: int | str) -> int | None:
@@ -48,7 +47,7 @@ def size_of(text: str) -> tuple[int, int]:
 def check_values(document: Document, faulty: Collection[Path]) -> list[Diagnostic]:
     """Every fault of these kinds, in the order of the text. `faulty`: paths the schema has already refused."""
     checks = _Checks(document, faulty)
-    found = [*checks.models(), *checks.run(), *checks.caches(), *checks.quantization(), *checks.acknowledgements()]
+    found = [*checks.models(), *checks.caches(), *checks.quantization(), *checks.acknowledgements()]
     return sorted(found, key=lambda d: (d.span or Span.point(1, 1), d.code))
 
 
@@ -87,19 +86,6 @@ class _Checks:
             for path, name in names.items():
                 if name == "any":
                     yield self.tell(rules.ANY_AMONG_OTHERS, path)
-
-    def run(self) -> Iterator[Diagnostic]:
-        for path, _ in self.items(("run", "shapes"), dict):
-            size, frames = self.get((*path, "size"), str), self.get((*path, "frames"), int)
-            if size is not None:
-                width, height = size_of(size)
-                if width % _BLOCK or height % _BLOCK:
-                    near = f"{_nearest(width)}x{_nearest(height)}"
-                    yield self.tell(rules.SIZE, (*path, "size"), given=size, nearest=near)
-            if frames is not None and frames % 4 != 1:
-                below = (frames - 1) // 4 * 4 + 1
-                near = f"{below} or {below + 4}"
-                yield self.tell(rules.FRAMES, (*path, "frames"), given=frames, nearest=near)
 
     def caches(self) -> Iterator[Diagnostic]:
         seen: dict[str, Path] = {}
@@ -142,7 +128,3 @@ class _Checks:
                 rule = error.rule or rules.SELECTOR_SYNTAX
                 span = text_span(self.document, place, error.start, error.end)
                 yield Diagnostic(rule.code, rule.severity, error.message, self.document.file, span, error.help)
-
-
-def _nearest(pixels: int) -> int:
-    return max(_BLOCK, (pixels + _BLOCK // 2) // _BLOCK * _BLOCK)

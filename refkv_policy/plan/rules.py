@@ -285,20 +285,6 @@ INVALID_DATE = rule(
     "write year, month and day, such as 2026-11-29",
     "An acknowledgement expires on a day, so the day has to exist.",
 )
-FRAMES = rule(
-    "RKV114",
-    "frames",
-    "a clip of {given} frames cannot be encoded: Wan takes 4n + 1 frames",
-    "write {nearest}",
-    "The video VAE keeps the first frame and compresses the rest by four.",
-)
-SIZE = rule(
-    "RKV115",
-    "size",
-    "{given} cannot be generated: width and height must be multiples of 16",
-    "write {nearest}",
-    "The VAE compresses space by eight and the transformer's patch by two more.",
-)
 SHORT_TEXT = rule(
     "RKV116",
     "text-length",

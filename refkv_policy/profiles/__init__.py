@@ -11,14 +11,18 @@ from refkv_policy.files import read_bounded
 from refkv_policy.plain import from_plain
 from refkv_policy.plan.diagnostic import RefkvError
 from refkv_policy.plan.document import Document
+from refkv_policy.plan.model import Path as KeyPath
 from refkv_policy.plan.rules import MAX_BYTES
 from refkv_policy.plan.wording import did_you_mean, listed
+from refkv_policy.profiles import families
+from refkv_policy.profiles.families import ClipError
 from refkv_policy.profiles.profile import Profile
 from refkv_policy.repository import check_inside
 from refkv_policy.resources import resource
 
 __all__ = [
     "ANY",
+    "ClipError",
     "Profile",
     "ProfileError",
     "identify",
@@ -108,7 +112,7 @@ def _parse(text: str, file: str) -> Profile:
     if document is None or found:
         raise ProfileError("; ".join(f"{d} ({d.help})" for d in found))
     profile = from_plain(Profile, document.value)
-    _check_layers(document, profile)
+    _check_facts(document, profile)
     return profile
 
 
@@ -128,26 +132,28 @@ def _check_head(document: Document) -> None:
         raise ProfileError(f"{document.file} is not a profile: it must begin with `version: 1` and `kind: profile`")
 
 
-def _check_layers(document: Document, profile: Profile) -> None:
-    """Raises ProfileError where hints are added at no block, or a layer set names layers that do not exist."""
+def _check_facts(document: Document, profile: Profile) -> None:
+    """Raises ProfileError for an unknown family, another family's layer map, or a layer set of layers that do not exist."""
     from refkv_policy.plan.selectors import SelectorError, parse_sites
 
-    at = profile.vace_at
-    if list(at) != sorted(set(at)) or at[0] != 0 or at[-1] >= profile.main_blocks:
-        place = document.span(("vace_at",))
-        raise ProfileError(
-            f"{document.file}:{place.line}:{place.column}: `vace_at` must ascend from 0 and stay below main_blocks "
-            f"({profile.main_blocks})"
+    def fault(path: KeyPath, message: str) -> ProfileError:
+        place = document.span(path if path[0] in document.value else ())
+        return ProfileError(f"{document.file}:{place.line}:{place.column}: {message}")
+
+    known = families.names()
+    if profile.family not in known:
+        guess = did_you_mean(profile.family, known)
+        raise fault(
+            ("family",), f"no model family `{profile.family}` is known; {guess}the families are {listed(known, 'and')}"
         )
+    if (problem := families.family(profile.family).layers_fault(profile.main_blocks, profile.vace_at)) is not None:
+        raise fault(("vace_at",), problem)
     for stack, named in profile.sets.items():
         for name in named:
             try:
                 parse_sites(f"{stack}[{name}]").resolve(profile.counts, profile.sets)
             except SelectorError as error:
-                place = document.span(("sets", stack, name))
-                raise ProfileError(
-                    f"{document.file}:{place.line}:{place.column}: {error.message} ({error.help})"
-                ) from error
+                raise fault(("sets", stack, name), f"{error.message} ({error.help})") from error
 
 
 def identify(transformer: Any, candidates: tuple[Profile, ...] | None = None) -> Profile | None:

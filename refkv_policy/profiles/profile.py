@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from refkv_policy.profiles.families import family, names
+from refkv_policy.profiles.families import ClipError, family, names
 from refkv_policy.profiles.sites import Cost, Tree
 
 if TYPE_CHECKING:
@@ -25,20 +25,20 @@ FAMILY = "wan-vace"
 class Profile:
     """Dimensions and layer map of one transformer, and the names its layer sets go by.
 
-    vace_at[j] is the main block after which hint j is added; empty where the family has no hints. `sets` maps a stack to named
-    selectors, such as {"hint": {"deep": "8-14"}}. text_tokens is the length that prompts are padded to. latent_channels and the
-    VAE's (temporal, spatial) factors give the token count of a video.
+    vace_at[j] is the main block after which hint j is added; empty where the model has no hints, and then no control either
+    (vace_in_channels 0). `sets` maps a stack to named selectors, such as {"hint": {"deep": "8-14"}}. text_tokens is the length
+    that prompts are padded to. The VAE's (temporal, spatial) factors give the token count of a video.
     """
 
     name: str
     title: str
     main_blocks: int
-    vace_at: tuple[int, ...]
     heads: int
     head_dim: int
     ffn_dim: int
     text_tokens: int
     text_dim: int
+    vace_at: tuple[int, ...] = ()
     in_channels: int = 16
     out_channels: int = 16
     vace_in_channels: int = 96
@@ -48,6 +48,10 @@ class Profile:
     few_step: bool = False
     family: str = FAMILY
     sets: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        if not self.vace_at:
+            object.__setattr__(self, "vace_in_channels", 0)
 
     @property
     def dim(self) -> int:
@@ -72,8 +76,14 @@ class Profile:
         return known[work]
 
     def tokens(self, width: int, height: int, frames: int, references: int = 0) -> int:
-        """Video tokens of a clip, with reference images. Raises ValueError for a size or count the family does not make."""
+        """Video tokens of a clip, with reference images. Raises ClipError for a size or count that the model does not make."""
+        for fault in self.clip_faults(width, height, frames):
+            raise fault
         return family(self.family).tokens(self, width, height, frames, references)
+
+    def clip_faults(self, width: int, height: int, frames: int) -> tuple[ClipError, ...]:
+        """What keeps the model from making a clip of that size and length; nothing where it does."""
+        return tuple(family(self.family).clip_faults(self, width, height, frames))
 
     @cached_property
     def digest(self) -> str:
@@ -84,7 +94,7 @@ class Profile:
     def from_transformer(cls, transformer: Any, *, name: str = "custom", text_tokens: int = 512) -> Profile:
         """The profile of any transformer of a known family, read from its `config`.
 
-        Raises ValueError when the object's config is none of theirs.
+        Raises ValueError when the object's config is none of theirs, or of a variant that is not supported.
         """
         config = getattr(transformer, "config", None)
         own = family_of(transformer)
@@ -92,6 +102,8 @@ class Profile:
         try:
             assert config is not None
             facts = family(own).facts(config)
+        except NotImplementedError as error:
+            raise ValueError(f"this {kind} {error}") from error
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             title = family(own).TITLE
             raise ValueError(f"{kind} is not a {title} transformer: its config lacks or misstates {error}") from error

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from diffusers import DiffusionPipeline, UniPCMultistepScheduler
+from diffusers import DiffusionPipeline
 from torch import nn
 
-from refkv_policy.compiler.sigmas import TOLERANCE
+from refkv_policy.compiler import Layout, layout_of
 from refkv_policy.compiler.table import HookTable
+from refkv_policy.profiles import Profile
+from refkv_policy.profiles.families import family
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Inputs
-from refkv_policy.runtime.errors import AttachError, RequestError
+from refkv_policy.runtime.errors import TI2V, AttachError, RequestError
 from refkv_policy.runtime.families import executor_of, executors, is_known
-from refkv_policy.runtime.placement import is_patched
+from refkv_policy.runtime.schedulers import check_grid, other_setting
 
 
 def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
@@ -30,6 +31,8 @@ def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
                 "the pipeline switches between two transformers (Wan2.2), which is not supported yet; "
                 "attach to a pipeline without `transformer_2` and `boundary_ratio`"
             )
+        if pipe.config.get("expand_timesteps"):
+            raise AttachError(TI2V + "attach to a pipeline without `expand_timesteps`")
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise AttachError(COMPILED)
     if not is_known(model):
@@ -43,17 +46,15 @@ def transformer_of(target: Any) -> tuple[nn.Module, Any | None]:
 def check_model(model: Any, table: HookTable) -> None:
     """Raises AttachError when the table is for another model, or the model is in a state the executor cannot keep."""
     executor = executor_of(model)
-    mine, theirs = executor.layout_of(model), table.layout
+    mine, theirs = _layout(model), table.layout
     for name in theirs.__dataclass_fields__:
         if getattr(mine, name) != getattr(theirs, name):
             raise AttachError(
                 f"the table is for {table.profile} with {name} = {getattr(theirs, name)}, and this model has "
                 f"{getattr(mine, name)}; compile the plan for this model"
             )
-    if list(mine.vace_at) != sorted(set(mine.vace_at)):
-        raise AttachError(
-            f"the model's vace_layers {list(mine.vace_at)} do not ascend; such a layer map is not supported"
-        )
+    if (problem := family(mine.family).layers_fault(mine.main_blocks, mine.vace_at)) is not None:
+        raise AttachError(f"the model has another layer map than its family ({problem}), which is not supported")
     if table.attention_dtype != "native":
         raise AttachError(
             f"the table asks for {table.attention_dtype} attention, which no backend here has; "
@@ -80,38 +81,12 @@ def check_model(model: Any, table: HookTable) -> None:
         raise AttachError(_STREAMS + "attach with `use_stream=False`")
 
 
-def check_scheduler(scheduler: Any, table: HookTable) -> None:
-    """Raises AttachError when the scheduler cannot give the sigmas that the table was compiled for."""
-    if is_patched(scheduler):
-        raise AttachError(
-            "another session is attached to a pipeline with this scheduler; give each pipeline a scheduler of its own"
-        )
-    if table.sampler != "unipc" or type(scheduler) is not UniPCMultistepScheduler or scheduler.order != 1:
-        raise AttachError(
-            f"the table is for the {table.sampler} sampler, and the pipeline has a {type(scheduler).__name__}; "
-            "set `pipe.scheduler` to a UniPCMultistepScheduler"
-        )
-    if (problem := other_setting(scheduler, table)) is not None:
-        raise AttachError(problem)
-
-
-def other_setting(scheduler: Any, table: HookTable) -> str | None:
-    """The first setting by which a UniPC scheduler is not the table's sampler, as a sentence; None where there is none.
-
-    The sampler is that of the Wan2.1 folders, with which evidence is measured: flow matching, and all else as diffusers
-    sets it. A setting counts as the scheduler uses it: some are copied from its config to attributes.
-    """
-    config, own = scheduler.config, vars(scheduler)
-    for name, usual in _UNIPC.items():
-        wanted = table.flow_shift if name == "flow_shift" else usual
-        for found in (config.get(name, usual), own.get(name, wanted)):
-            if not _equal(found, wanted):
-                return (
-                    f"the table is for the {table.sampler} sampler with {name} {_shown(wanted)}, and the scheduler has "
-                    f"{_shown(found)}; use the scheduler of the Wan2.1 folders, or make it with "
-                    f"UniPCMultistepScheduler.from_config(pipe.scheduler.config, {name}={wanted!r})"
-                )
-    return None
+def _layout(model: Any) -> Layout:
+    """The layout of a model. Raises AttachError for a variant that is not supported."""
+    try:
+        return layout_of(Profile.from_transformer(model))
+    except ValueError as error:
+        raise AttachError(str(error)) from error
 
 
 def check_request(model: Any, pipe: Any | None, scheduler: Any | None, table: HookTable, inputs: Inputs) -> None:
@@ -176,28 +151,6 @@ def check_guidance(guidance: float | None, table: HookTable) -> None:
         )
 
 
-def check_grid(scheduler: Any, table: HookTable) -> None:
-    """Raises RequestError when the sampler's steps or sigmas are not the table's."""
-    sigmas, count = scheduler.sigmas.tolist(), len(table.evaluated)
-    if len(scheduler.timesteps) != count:
-        thinned = f" (of which {count} are run)" if table.left_out else ""
-        raise RequestError(
-            f"the request runs {len(scheduler.timesteps)} steps, and the table is for {table.steps}{thinned}; "
-            "run with that step count, or compile the plan for this one"
-        )
-    for index, step in enumerate(table.evaluated):
-        if not abs(sigmas[index] - table.sigmas[step]) <= TOLERANCE:
-            raise RequestError(
-                f"the sampler's sigma at step {step} is {sigmas[index]:.6f}, and the table's {table.sigmas[step]:.6f}; "
-                "run with the sampler and flow_shift that the plan names"
-            )
-    if sigmas[count:] != [0.0]:
-        raise RequestError(
-            f"the sampler's sigmas end in {sigmas[-1]:.6f}, and the table's in 0 (`final_sigmas_type` zero); "
-            "run with the sampler that the plan names"
-        )
-
-
 def check_processors(processors: Mapping[Any, TextKVProcessor]) -> None:
     """Raises RequestError when a cross-attention no longer has the processor that the session installed."""
     if any(attention.processor is not mine for attention, mine in processors.items()):
@@ -214,16 +167,6 @@ COMPILED = (
     "the transformer is compiled as a whole, which would compile the table away; "
     "compile its blocks instead (`transformer.compile_repeated_blocks`)"
 )
-_UNIPC: Mapping[str, Any] = {
-    **{
-        name: parameter.default
-        for name, parameter in inspect.signature(UniPCMultistepScheduler.__init__).parameters.items()
-        if parameter.default is not parameter.empty
-    },
-    "use_flow_sigmas": True,
-    "prediction_type": "flow_prediction",
-}
-"""The settings of the Wan2.1 folders' scheduler: diffusers' defaults, but for these two and the flow shift."""
 _STREAMS = "the model is offloaded in groups with streams, whose prefetching follows diffusers' own order of blocks; "
 
 
@@ -234,13 +177,3 @@ def _streams(model: nn.Module) -> bool:
         if hook is not None and hook.group.stream is not None:
             return True
     return False
-
-
-def _equal(found: Any, wanted: Any) -> bool:
-    if type(found) in (int, float) and type(wanted) in (int, float):
-        return abs(found - wanted) < 1e-6
-    return found is wanted or (type(found) is type(wanted) and bool(found == wanted))
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

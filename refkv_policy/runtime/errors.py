@@ -19,6 +19,9 @@ class RequestError(RefkvError):
     """A request differs from what the table was compiled for. Raised before anything of it is served or kept."""
 
 
+TI2V = "the model is given one timestep a token (Wan2.2 TI2V), which is not supported yet; "
+
+
 def warn(text: str) -> None:
     """Say that a plan did not hold."""
     LOGGER.warning(text)

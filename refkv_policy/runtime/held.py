@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from refkv_policy.compiler.table import COMPUTE_KEEP, ONLINE, HookTable
-from refkv_policy.runtime import checks, lora
+from refkv_policy.runtime import checks, lora, schedulers
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.errors import RequestError
 from refkv_policy.runtime.families import executor_of
@@ -67,10 +67,10 @@ class Held:
             self._check_guidance(scale)
         if step != self._step:
             self._step = step
-            if scheduler.config is not self._config or self._settings(scheduler) != self._set:
+            if scheduler.config is not self._config or schedulers.settings_of(scheduler) != self._set:
                 self._check_settings(scheduler)
             if self._sigmas.changed(scheduler.sigmas):
-                checks.check_grid(scheduler, self._table)
+                schedulers.check_grid(scheduler, self._table)
             if self._timesteps.changed(scheduler.timesteps):
                 raise RequestError(
                     "the scheduler's timesteps were changed in mid-run; leave them as `set_timesteps` made them"
@@ -84,17 +84,16 @@ class Held:
         self._scale, self._guidance = scale, now
 
     def _check_settings(self, scheduler: Any) -> None:
-        if (problem := checks.other_setting(scheduler, self._table)) is not None:
+        if (problem := schedulers.other_setting(scheduler, self._table)) is not None:
             raise RequestError(problem)
         self._remember_sampler(scheduler)
 
     def _remember_sampler(self, scheduler: Any) -> None:
-        self._config, self._set, self._sigmas = scheduler.config, self._settings(scheduler), _watched(scheduler.sigmas)
-
-    @staticmethod
-    def _settings(scheduler: Any) -> list[Any]:
-        """The settings that the scheduler reads from attributes and not from its config."""
-        return [scheduler.predict_x0, scheduler.solver_p, *scheduler.disable_corrector]
+        self._config, self._set, self._sigmas = (
+            scheduler.config,
+            schedulers.settings_of(scheduler),
+            _watched(scheduler.sigmas),
+        )
 
 
 class KeptWeights:

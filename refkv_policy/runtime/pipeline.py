@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import get_ident
@@ -88,15 +89,17 @@ def guarded_grid(
     asks for the number of evaluated steps instead.
     """
     original = scheduler.set_timesteps
-    evaluated = list(table.evaluated)
+    asked, evaluated = inspect.signature(original), list(table.evaluated)
 
     @functools.wraps(original)
     def set_timesteps(num_inference_steps: int | None = None, *args: Any, **kwargs: Any) -> None:
         if clock.thread is not None:
             raise RequestError(SHARED)
         original(num_inference_steps, *args, **kwargs)
+        given = asked.bind(num_inference_steps, *args, **kwargs).arguments
+        custom = any(given.get(name) is not None for name in ("sigmas", "timesteps"))
         own = clock.caller == get_ident()
-        if own and table.left_out and num_inference_steps == table.steps and kwargs.get("sigmas") is None:
+        if own and table.left_out and num_inference_steps == table.steps and not custom:
             scheduler.sigmas = scheduler.sigmas[[*evaluated, -1]]
             scheduler.timesteps = scheduler.timesteps[evaluated]
             scheduler.num_inference_steps = len(evaluated)

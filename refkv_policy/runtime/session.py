@@ -36,6 +36,7 @@ from refkv_policy.runtime.lora import Loads
 from refkv_policy.runtime.pipeline import bracketed, guarded_grid, named_contexts, tracked_loop
 from refkv_policy.runtime.placement import Patches, displace, find_place, place
 from refkv_policy.runtime.request import Request
+from refkv_policy.runtime.schedulers import check_scheduler
 from refkv_policy.runtime.stack import Current, part_forward
 from refkv_policy.runtime.store import Store
 from refkv_policy.runtime.summary import RequestSummary, Summary, Tally, summarise
@@ -78,7 +79,7 @@ def attach(
     checks.check_model(model, table)
     find_place(model)
     if pipe is not None:
-        checks.check_scheduler(pipe.scheduler, table)
+        check_scheduler(pipe.scheduler, table)
     owned = None if audit is None or isinstance(audit, NullWriter) else AuditWriter(audit)
     session = Session(model, pipe, table, audit if owned is None else owned, on_error, header or {})
     session._owned = owned

@@ -1,11 +1,13 @@
 """Wan2.1 text-to-video: the executor, which takes the place of `WanTransformer3DModel.forward`, and what Wan families share.
 
-The computation is diffusers' (0.42, `transformer_wan.py`), operation for operation.
+The computation is diffusers' (0.37 to 0.42, `transformer_wan.py`), operation for operation.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MethodType
 from typing import Any
 
@@ -26,7 +28,6 @@ from refkv_policy.compiler.table import (
     SERVED,
     UNREACHED,
     HookTable,
-    Layout,
 )
 from refkv_policy.compiler.walk import hints_apart
 from refkv_policy.plan.selectors import Site
@@ -34,6 +35,7 @@ from refkv_policy.profiles.sites import STEP
 from refkv_policy.runtime.attention import unsupported
 from refkv_policy.runtime.call import Call, Inputs, Run
 from refkv_policy.runtime.cells import CallPlan, Cell
+from refkv_policy.runtime.errors import TI2V, RequestError
 from refkv_policy.runtime.stack import Added, own_forward, part_modules, run_region
 
 FAMILY = "wan"
@@ -55,23 +57,9 @@ ACTIONS: Mapping[tuple[str, str | None], str] = {
 """What the executor can do at each kind of site, at a step that the sampler visits."""
 
 
-def is_member(model: object) -> bool:
-    """Whether this family's executor knows the model."""
-    return isinstance(model, WanTransformer3DModel)
-
-
-def layout_of(model: Any, family: str = FAMILY) -> Layout:
-    """The layout of a model, from its config."""
-    config = model.config
-    return Layout(
-        family=family,
-        main_blocks=config.num_layers,
-        vace_at=tuple(config.get("vace_layers", ())),
-        dim=config.num_attention_heads * config.attention_head_dim,
-        ffn_dim=config.ffn_dim,
-        heads=config.num_attention_heads,
-        patch=tuple(config.patch_size),
-    )
+def is_member(model: object, kind: type[nn.Module] = WanTransformer3DModel) -> bool:
+    """Whether this family's executor knows the model; one of a subclass only if it runs its class's own forward."""
+    return isinstance(model, kind) and type(model).forward is kind.forward
 
 
 def stacks(model: Any) -> dict[str, Any]:
@@ -155,6 +143,8 @@ def make_forward(model: WanTransformer3DModel, run: Run) -> Callable[..., Any]:
         attention_kwargs: dict[str, Any] | None = None,
     ) -> Transformer2DModelOutput | tuple[Tensor]:
         """The model's forward, with the sites that the attached hook table names served from the cache."""
+        if timestep.ndim > 1:
+            raise RequestError(TI2V + "detach to run it")
         inputs = Inputs(hidden_states, timestep, encoder_hidden_states, encoder_hidden_states_image)
         sample = run(inputs, lambda call: denoise(self, call, inputs))
         return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
@@ -165,7 +155,6 @@ def make_forward(model: WanTransformer3DModel, run: Run) -> Callable[..., Any]:
 def denoise(model: WanTransformer3DModel, call: Call, inputs: Inputs) -> Tensor:
     """One forward under the call's plan. Returns the velocity, of the latents' shape."""
     stream, temb, timestep_proj, text, rotary_emb = embed(model, inputs)
-    stream = stream.contiguous()  # as this class does, and the VACE one does not: on strides bits may depend
     cells, blocks = call.plan.view, tuple(model.blocks)
 
     def run(indexes: tuple[int, ...], stream: Tensor, added: Added | None) -> Tensor:
@@ -181,10 +170,21 @@ def embed(model: Any, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor, A
     """The stream, the time embedding, the blocks' modulation, the text and the rotary embedding that a forward begins with."""
     rotary_emb = model.rope(inputs.latents)
     stream = model.patch_embedding(inputs.latents).flatten(2).transpose(1, 2)
+    if makes_contiguous(type(model).forward):
+        stream = stream.contiguous()
     temb, timestep_proj, text, image = model.condition_embedder(inputs.timestep, inputs.prompt, inputs.image)
     if image is not None:
         text = torch.concat([image, text], dim=1)
     return stream, temb, timestep_proj.unflatten(1, (6, -1)), text, rotary_emb
+
+
+@cache
+def makes_contiguous(forward: Callable[..., Any]) -> bool:
+    """Whether a class's own forward makes the stream contiguous before its blocks: bits depend on strides.
+
+    The plain class does so in diffusers 0.42 and not in 0.37, the VACE one in neither. The compiled code tells, without source.
+    """
+    return "contiguous" in inspect.unwrap(forward).__code__.co_names
 
 
 def run_block(

@@ -16,7 +16,7 @@ from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.utils import apply_lora_scale
 from torch import Tensor
 
-from refkv_policy.compiler.table import COMPUTE, SERVED, UNREACHED, HookTable, Layout
+from refkv_policy.compiler.table import COMPUTE, SERVED, UNREACHED, HookTable
 from refkv_policy.plan.selectors import Site
 from refkv_policy.runtime import wan
 from refkv_policy.runtime.call import Call, Inputs, Run
@@ -29,7 +29,6 @@ __all__ = [
     "PIPELINES",
     "depends_on",
     "is_member",
-    "layout_of",
     "make_forward",
     "parts",
     "stacks",
@@ -52,12 +51,7 @@ ACTIONS: Mapping[tuple[str, str | None], str] = {
 
 def is_member(model: object) -> bool:
     """Whether this family's executor knows the model."""
-    return isinstance(model, WanVACETransformer3DModel)
-
-
-def layout_of(model: WanVACETransformer3DModel) -> Layout:
-    """The layout of a model, from its config."""
-    return wan.layout_of(model, FAMILY)
+    return wan.is_member(model, WanVACETransformer3DModel)
 
 
 def stacks(model: WanVACETransformer3DModel) -> dict[str, Any]:

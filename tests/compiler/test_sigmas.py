@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
+import diffusers
 import numpy as np
 import pytest
 from diffusers import UniPCMultistepScheduler
 
-from refkv_policy.compiler.sigmas import fresh_steps, sigma_grid, spaced_steps
+from refkv_policy.compiler.samplers import SAMPLERS
+from refkv_policy.compiler.sigmas import TOLERANCE, fresh_steps, sigma_grid, spaced_steps
 from refkv_policy.plan.model import Refresh, Sampler
 
 
@@ -86,3 +90,38 @@ def test_listed_steps_must_be_run_and_begin_with_the_first() -> None:
     with pytest.raises(ValueError, match="nothing to reuse"):
         fresh(Refresh(steps="3,9"))
     assert fresh(Refresh(steps="3,9"), range(2, 12)) == [0, 1, 3, 9]
+
+
+def other_sigmas(name: str, shift: float, steps: int) -> np.ndarray:
+    """The sigmas of diffusers' scheduler of a sampler, the last among them."""
+    kind = SAMPLERS[name]
+    scheduler = getattr(diffusers, kind.scheduler)(**{**kind.settings, kind.shift: shift})
+    scheduler.set_timesteps(steps)
+    return scheduler.sigmas.numpy().astype(np.float64)
+
+
+@pytest.mark.parametrize("shift", [0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 16.0])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_each_samplers_grid_is_its_schedulers(name: str, shift: float) -> None:
+    """Each step's sigma is the scheduler's to a tenth of the tolerance, from one step to a thousand; the last sigma is 0."""
+    for steps in (*range(1, 61), 75, 100, 250, 1000):
+        theirs = other_sigmas(name, shift, steps)
+        ours = sigma_grid(Sampler(name, shift), steps)
+        assert theirs[-1] == 0.0
+        np.testing.assert_allclose(ours, theirs[:-1], atol=TOLERANCE / 10, rtol=0, err_msg=f"{steps} steps")
+        assert all(a > b for a, b in itertools.pairwise(ours))
+
+
+def test_the_samplers_grids_differ() -> None:
+    """A table of one sampler is not taken for another's: some sigma differs by more than the tolerance."""
+    for steps in (4, 30, 50):
+        grids = [sigma_grid(Sampler(name, 3.0), steps) for name in SAMPLERS]
+        for one, other in itertools.combinations(grids, 2):
+            assert max(abs(a - b) for a, b in zip(one, other, strict=True)) > TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["heun", "UniPC", "ddim", "euler-ancestral"])
+def test_an_unknown_sampler_has_no_grid(name: str) -> None:
+    """Neither another sampler nor another spelling has one."""
+    with pytest.raises(ValueError, match="unknown sampler"):
+        sigma_grid(Sampler(name, 3.0), 10)

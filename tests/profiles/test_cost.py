@@ -2,48 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
-from diffusers import WanVACETransformer3DModel
+from diffusers import WanTransformer3DModel, WanVACETransformer3DModel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles import Profile, identify, load_profile, names
 from refkv_policy.profiles.cost import Workload, forward, hint_share
 
 torch.set_num_threads(1)
 
 
-def tiny(num_layers: int, vace_layers: list[int], **over: object) -> WanVACETransformer3DModel:
-    """A transformer of a layer map, 24 wide."""
-    config = {
+def tiny(num_layers: int, vace_layers: list[int], **over: object) -> Any:
+    """A transformer of a layer map, 24 wide; without VACE layers a plain one."""
+    config: dict[str, Any] = {
         "num_attention_heads": 2,
         "attention_head_dim": 12,
         "text_dim": 20,
         "freq_dim": 16,
         "ffn_dim": 40,
         "num_layers": num_layers,
-        "vace_layers": vace_layers,
-        "vace_in_channels": 24,
         "in_channels": 4,
         "out_channels": 4,
     }
-    return WanVACETransformer3DModel(**{**config, **over}).eval()
+    if not vace_layers:
+        return WanTransformer3DModel(**{**config, **over}).eval()
+    return WanVACETransformer3DModel(**{**config, "vace_layers": vace_layers, "vace_in_channels": 24, **over}).eval()
 
 
 @pytest.mark.parametrize(
-    ("layers", "vace", "batch"), [(30, list(range(0, 30, 2)), 1), (40, list(range(0, 40, 5)), 1), (3, [0, 2], 2)]
+    ("layers", "vace", "batch"),
+    [
+        (30, list(range(0, 30, 2)), 1),
+        (40, list(range(0, 40, 5)), 1),
+        (3, [0, 2], 2),
+        (30, [], 1),
+        (40, [], 1),
+        (3, [], 2),
+    ],
 )
 def test_a_forward_costs_exactly_what_torch_counts(layers: int, vace: list[int], batch: int) -> None:
     """The sum of the cost formulas equals torch's FLOP counter over a real forward, to the operation."""
     model = tiny(layers, vace)
     latent = torch.randn(batch, 4, 3, 8, 6)
     text = torch.randn(batch, 7, 20)
-    control = torch.randn(batch, 24, 3, 8, 6)
+    control = {"control_hidden_states": torch.randn(batch, 24, 3, 8, 6)} if vace else {}
     # torch's counter has no formula for the fused attention of a CPU, but counts its two products one by one.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(latent, torch.tensor([5] * batch), text, control_hidden_states=control, return_dict=False)
+        model(latent, torch.tensor([5] * batch), text, **control, return_dict=False)
     profile = Profile.from_transformer(model, text_tokens=7)
     assert forward(profile, Workload(tokens=3 * 4 * 3, text_tokens=7, batch=batch)) == counter.get_total_flops()
 
@@ -56,6 +66,8 @@ def test_a_forward_costs_exactly_what_torch_counts(layers: int, vace: list[int],
         ("wan2.1-vace-1.3b", (1280, 720, 81), 75600, None, 3.24),
         ("wan2.1-vace-14b", (832, 480, 81), 32760, 0.173, 2.50),
         ("wan2.1-vace-14b", (1280, 720, 81), 75600, 0.170, 5.77),
+        ("wan2.1-t2v-1.3b", (832, 480, 81), 32760, 0.0, 0.0),
+        ("wan2.1-t2v-14b", (1280, 720, 81), 75600, 0.0, 0.0),
     ],
 )
 def test_published_figures_of_the_real_models(
@@ -68,7 +80,7 @@ def test_published_figures_of_the_real_models(
     if share is not None:
         assert hint_share(profile, work) == pytest.approx(share, abs=6e-4)
     if gib is not None:
-        total = 2 * len(profile.vace_at) * profile.costs(work)[Site("hint", 0)].elements
+        total = sum(2 * cost.elements for site, cost in profile.costs(work).items() if site.stack == "hint")
         assert total / 2**30 == pytest.approx(gib, abs=5e-3)
 
 
@@ -85,17 +97,17 @@ def test_a_transformer_is_identified_by_its_architecture_alone() -> None:
         profile = load_profile(name)
         config = {
             "num_layers": profile.main_blocks,
-            "vace_layers": list(profile.vace_at),
             "num_attention_heads": profile.heads,
             "attention_head_dim": profile.head_dim,
             "ffn_dim": profile.ffn_dim,
             "text_dim": profile.text_dim,
             "in_channels": 16,
             "out_channels": 16,
-            "vace_in_channels": 96,
             "freq_dim": 256,
             "patch_size": (1, 2, 2),
         }
+        if profile.vace_at:
+            config |= {"vace_layers": list(profile.vace_at), "vace_in_channels": 96}
         found = identify(type("Model", (), {"config": config})())
         assert found is not None
         assert found.name == name
@@ -107,7 +119,34 @@ def test_tokens_follow_the_causal_vae() -> None:
     profile = load_profile("wan2.1-vace-1.3b")
     assert profile.tokens(96, 96, 1) == 36
     assert profile.tokens(96, 96, 17, references=2) == 7 * 36
-    with pytest.raises(ValueError, match="multiple of 16x16"):
+    with pytest.raises(ValueError, match="multiples of 16"):
         profile.tokens(100, 96, 17)
-    with pytest.raises(ValueError, match="4n\\+1"):
+    with pytest.raises(ValueError, match=r"4n \+ 1"):
         profile.tokens(96, 96, 16)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"added_kv_proj_dim": 24, "image_dim": 32},
+        {"added_kv_proj_dim": 24, "image_dim": 32, "in_channels": 8},
+        {"added_kv_proj_dim": 24},
+        {"image_dim": 32, "pos_embed_seq_len": 514},
+    ],
+    ids=["both", "more channels", "only attention", "first and last frame"],
+)
+def test_image_to_video_is_refused_in_a_sentence(more: dict[str, Any]) -> None:
+    """A model that attends to an image costs and keeps more than a plain one, and is not taken for one."""
+    config = {"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 12, "ffn_dim": 40, **more}
+    model = type("WanTransformer3DModel", (), {"config": config})()
+    with pytest.raises(ValueError, match="this WanTransformer3DModel attends to an image besides the text"):
+        Profile.from_transformer(model)
+
+
+def test_a_model_without_hints_has_no_control() -> None:
+    """What is said of a control's channels changes neither the facts nor the digest of a model without hints."""
+    profile = Profile.from_transformer(tiny(3, []))
+    assert (profile.family, profile.vace_at, profile.vace_in_channels) == ("wan", (), 0)
+    assert replace(profile, vace_in_channels=96).digest == profile.digest
+    assert profile.counts == {"main": 3, "vace": 0, "hint": 0}
+    assert {site.stack for site in profile.tree.order} == {"step", "cfg", "main"}

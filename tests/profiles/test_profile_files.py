@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from refkv_policy.plan import read_document
 from refkv_policy.profiles import FOLDER, Profile, ProfileError, load_profile, names, profile_schema
 
+PLAIN = (FOLDER / "wan2.1-t2v-1.3b.yaml").read_text(encoding="utf-8")
 MINI = (FOLDER / "wan2.1-vace-mini.yaml").read_text(encoding="utf-8")
 
 
@@ -87,9 +88,43 @@ def test_every_key_is_explained_to_editors(name: str, schema: dict[str, Any]) ->
         ('vace: {deep: "3-5"', 'vace: {deep: "3:5"', "own.yaml:22:16: "),
         ("  vace: {", "  block: {", "own.yaml:22:3: RKV101"),
         ("heads: 4", "heads: [4", "RKV0"),
+        (
+            "family: wan-vace",
+            "family: wan-vase",
+            "own.yaml:6:9: no model family `wan-vase` is known; did you mean `wan-vace`?",
+        ),
+        (
+            "family: wan-vace",
+            "family: ltx",
+            "own.yaml:6:9: no model family `ltx` is known; the families are `wan` and `wan-vace`",
+        ),
+        ("family: wan-vace", "family: wan", "own.yaml:8:10: `vace_at` is for models with hints"),
+        ("[0, 2, 4, 6, 8, 10]", "[]", "own.yaml:8:10: `vace_at` must ascend from 0"),
+        ("vace_at: [0, 2, 4, 6, 8, 10]\n", "", "`vace_at` must ascend from 0"),
     ],
 )
 def test_a_faulty_profile_is_refused_at_its_place(tmp_path: Path, old: str, new: str, said: str) -> None:
     """Each fault is a sentence with the profile's own line and column."""
     assert old in MINI
     assert said in refused(tmp_path, MINI.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("family: wan\n", "family: wan\nvace_at: []\n"),
+        ("family: wan\n", "family: wan\nvace_in_channels: 0\n"),
+        ("family: wan\n", "family: wan\nvace_at: []\nvace_in_channels: 96\n"),
+    ],
+)
+def test_a_model_without_hints_may_say_so(tmp_path: Path, old: str, new: str) -> None:
+    """An empty layer map and no control channels are what is left out."""
+    (tmp_path / "own.yaml").write_text(PLAIN.replace(old, new, 1), encoding="utf-8")
+    assert load_profile("own.yaml", tmp_path) == load_profile("wan2.1-t2v-1.3b")
+
+
+@pytest.mark.parametrize("wrong", ["wan2.1-t2v-1.3B", "wan2.1-t2v-13b", "wan2.1-tv2-1.3b", "wan-2.1-t2v-1.3b"])
+def test_a_mistyped_name_of_a_shipped_model_is_answered(wrong: str) -> None:
+    """The nearest shipped profile is named."""
+    with pytest.raises(ProfileError, match=r"did you mean `wan2\.1-t2v-1"):
+        load_profile(wrong)

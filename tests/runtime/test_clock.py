@@ -213,8 +213,8 @@ def test_thinned_grid_is_the_tables_own() -> None:
 @pytest.mark.parametrize("steps", [4, 30, 60])
 def test_thinned_grid_for_other_shifts(shift: float, steps: int) -> None:
     """Sigmas given unshifted come back as the table's, for any shift and step count."""
-    from refkv_policy.runtime.checks import check_grid
     from refkv_policy.runtime.pipeline import guarded_grid
+    from refkv_policy.runtime.schedulers import check_grid
 
     caches = "  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sigma, count: 3}}\n"
     pipe = tiny.pipeline(flow_shift=shift)

@@ -16,13 +16,35 @@ CACHES = (
 )
 
 
-def test_blocks_compiled_in_full_graphs() -> None:
+PLAIN_TEXT = '  - {name: text, tier: P0, method: text_kv, at: "main[all].text_kv"}\n'
+MAIN = "  - {name: main, tier: S, method: residual_reuse, at: main, refresh: {interval: 2}}\n"
+SPAN = "  - {name: span, tier: S, method: residual_forecast, at: 'main[1..2]', refresh: {interval: 2}}\n"
+APART = MAIN.replace("interval: 2}", "interval: 2}, params: {hints: apart}")
+PLANS = {
+    "hints and text": (tiny.MAP_SMALL, CACHES, 9),
+    "main": (tiny.MAP_SMALL, MAIN + CACHES.splitlines(keepends=True)[1], 9),
+    "main, hints apart": (tiny.MAP_SMALL, APART + CACHES, 9),
+    "span": (tiny.MAP_SMALL, SPAN + CACHES.splitlines(keepends=True)[1], 9),
+    "plain: text": (tiny.MAP_PLAIN, PLAIN_TEXT, 3),
+    "plain: main": (tiny.MAP_PLAIN, MAIN + PLAIN_TEXT, 3),
+    "plain: span": (tiny.MAP_PLAIN, SPAN + PLAIN_TEXT, 3),
+    "plain: guidance": (
+        tiny.MAP_PLAIN,
+        PLAIN_TEXT + "  - {name: c, tier: S, method: cfg_reuse, at: cfg, refresh: {interval: 2}}\n",
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize(("layers", "caches", "most"), **tiny.settings(PLANS))
+def test_blocks_compiled_in_full_graphs(layers: Any, caches: str, most: int) -> None:
     """Kept and served K/V pass through compiled blocks as graph inputs and outputs; a second run compiles nothing new.
 
-    The eager backend traces and guards as every backend does, and generates no code.
+    The eager backend traces and guards as every backend does, and generates no code. Graphs: main, first VACE and other VACE
+    blocks, each with text, with a sink, with kept K/V.
     """
-    pipe = tiny.pipeline()
-    table = tiny.compiled(pipe.transformer, CACHES)
+    pipe = tiny.pipeline(tiny.transformer(layers))
+    table = tiny.compiled(pipe.transformer, caches)
     with attach(pipe, table):
         expected = tiny.run(pipe)
     compiled: list[Any] = []
@@ -41,7 +63,7 @@ def test_blocks_compiled_in_full_graphs() -> None:
     assert len(compiled) == first
     assert not torch._dynamo.utils.counters["graph_break"]
     assert [r.outcome for r in session.requests] == ["finished", "finished"]
-    assert first <= 9, "main, first VACE and other VACE blocks, each with text, with a sink, with kept K/V"
+    assert first <= most
 
 
 @pytest.mark.slow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from refkv_policy.profiles.sites import Cost, Tree
 
@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from refkv_policy.profiles.cost import Workload
     from refkv_policy.profiles.profile import Profile
 
-__all__ = ["Family", "family", "names"]
+__all__ = ["ClipError", "Family", "family", "names"]
+
+
+class ClipError(ValueError):
+    """A clip that a model does not make. field: what is at fault, `size` or `frames`. takes: what it takes. help: the nearest."""
+
+    def __init__(self, field: Literal["size", "frames"], given: object, takes: str, help: str) -> None:
+        super().__init__(f"{given}{' frames' if field == 'frames' else ''}: the model takes {takes}; {help}")
+        self.field, self.given, self.takes, self.help = field, given, takes, help
 
 
 class Family(Protocol):
@@ -30,7 +38,10 @@ class Family(Protocol):
 
     @staticmethod
     def facts(config: Mapping[str, Any]) -> dict[str, Any]:
-        """The profile's fields, from a transformer's config. Raises KeyError, TypeError or ValueError for another model's."""
+        """The profile's fields, from a transformer's config. Raises KeyError, TypeError or ValueError for another model's.
+
+        Raises NotImplementedError, with the rest of a sentence about the model, for a variant that is not supported.
+        """
 
     @staticmethod
     def tree(main_blocks: int, vace_at: tuple[int, ...]) -> Tree:
@@ -42,7 +53,15 @@ class Family(Protocol):
 
     @staticmethod
     def tokens(profile: Profile, width: int, height: int, frames: int, references: int) -> int:
-        """Video tokens of a clip. Raises ValueError for a size or a frame count that the family does not make."""
+        """Video tokens of a clip without faults."""
+
+    @staticmethod
+    def clip_faults(profile: Profile, width: int, height: int, frames: int) -> Iterator[ClipError]:
+        """What keeps a model of the family from making a clip."""
+
+    @staticmethod
+    def layers_fault(main_blocks: int, vace_at: tuple[int, ...]) -> str | None:
+        """Why a layer map is none of the family's, as a sentence about `vace_at` without its end; None where it is one."""
 
 
 def names() -> tuple[str, ...]:

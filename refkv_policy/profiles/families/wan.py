@@ -1,4 +1,4 @@
-"""Wan2.1 text- and image-to-video: one stack of blocks. FLOPs and elements, exact to the operation.
+"""Wan2.1 text-to-video: one stack of blocks. FLOPs and elements, exact to the operation.
 
 A multiply-add counts 2, as `torch.utils.flop_counter` counts; normalisations, activations and additions count nothing.
 Formulas: N video tokens, L text tokens, width d, feed-forward width f (reference: dimensions of diffusers'
@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from refkv_policy.plan.selectors import Site
+from refkv_policy.profiles.families import ClipError
 from refkv_policy.profiles.sites import BRANCHES, CFG, STEP, Cost, SiteFacts, Tree
 
 if TYPE_CHECKING:
@@ -31,12 +32,8 @@ def recognises(config: Mapping[str, Any]) -> bool:
 def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """The profile's fields that a `WanTransformer3DModel`'s config tells."""
     if config.get("image_dim") is not None or config.get("added_kv_proj_dim") is not None:
-        raise ValueError("its cross-attention to an image, which is not supported yet")
-    return {
-        "vace_at": (),
-        "vace_in_channels": 0,
-        **common_facts(config),
-    }
+        raise NotImplementedError("attends to an image besides the text (image-to-video), which is not supported yet")
+    return common_facts(config)
 
 
 def common_facts(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,11 +120,32 @@ def part(block: Site, name: str) -> Site:
 
 def tokens(profile: Profile, width: int, height: int, frames: int, references: int = 0) -> int:
     """Frames are causal (1 + 4n give 1 + n latent frames); a reference image adds one latent frame."""
-    temporal, spatial = profile.vae_scale
-    step_h, step_w = spatial * profile.patch[1], spatial * profile.patch[2]
-    if width % step_w or height % step_h or width <= 0 or height <= 0:
-        raise ValueError(f"size {width}x{height} must be a multiple of {step_w}x{step_h}")
-    if frames < 1 or (frames - 1) % temporal:
-        raise ValueError(f"{frames} frames are not {temporal}n+1")
-    latent_frames = (1 + (frames - 1) // temporal + references) // profile.patch[0]
+    step_w, step_h = _grid(profile)
+    latent_frames = (1 + (frames - 1) // profile.vae_scale[0] + references) // profile.patch[0]
     return latent_frames * (height // step_h) * (width // step_w)
+
+
+def clip_faults(profile: Profile, width: int, height: int, frames: int) -> Iterator[ClipError]:
+    """The VAE keeps the first frame and compresses the rest in time and all in space; a patch takes two positions a side."""
+    temporal, (step_w, step_h) = profile.vae_scale[0], _grid(profile)
+    if width % step_w or height % step_h or width <= 0 or height <= 0:
+        takes = f"a width in multiples of {step_w}, and a height in those of {step_h}"
+        near = f"{_nearest(width, step_w)}x{_nearest(height, step_h)}"
+        yield ClipError("size", f"{width}x{height}", takes, f"write {near}")
+    if frames < 1 or (frames - 1) % temporal:
+        below = max(frames - 1, 0) // temporal * temporal + 1
+        yield ClipError("frames", frames, f"{temporal}n + 1 frames", f"write {below} or {below + temporal}")
+
+
+def layers_fault(main_blocks: int, vace_at: tuple[int, ...]) -> str | None:
+    """A plain Wan model has no hints."""
+    return "`vace_at` is for models with hints, and the family `wan` has none" if vace_at else None
+
+
+def _grid(profile: Profile) -> tuple[int, int]:
+    """Pixels of one token, in width and in height."""
+    return profile.vae_scale[1] * profile.patch[2], profile.vae_scale[1] * profile.patch[1]
+
+
+def _nearest(pixels: int, step: int) -> int:
+    return max(1, (pixels + step // 2) // step) * step

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles.families import wan
-from refkv_policy.profiles.families.wan import MAIN, tokens
+from refkv_policy.profiles.families.wan import MAIN, clip_faults, tokens
 from refkv_policy.profiles.sites import CFG, Cost, SiteFacts, Tree
 
 if TYPE_CHECKING:
     from refkv_policy.profiles.cost import Workload
     from refkv_policy.profiles.profile import Profile
 
-__all__ = ["NAME", "TITLE", "costs", "facts", "recognises", "tokens", "tree"]
+__all__ = ["NAME", "TITLE", "clip_faults", "costs", "facts", "layers_fault", "recognises", "tokens", "tree"]
 
 NAME, TITLE = "wan-vace", "Wan VACE"
 
@@ -74,3 +74,10 @@ def costs(profile: Profile, work: Workload) -> Mapping[Site, Cost]:
         found.update(wan.block_costs(profile, work, Site("vace", j), own))
         found[Site("hint", j)] = Cost(0, work.batch * n * d)
     return found
+
+
+def layers_fault(main_blocks: int, vace_at: tuple[int, ...]) -> str | None:
+    """Hint 0 is added after main block 0, the others after deeper ones."""
+    if list(vace_at) != sorted(set(vace_at)) or not vace_at or vace_at[0] != 0 or vace_at[-1] >= main_blocks:
+        return f"`vace_at` must ascend from 0 and stay below main_blocks ({main_blocks})"
+    return None
