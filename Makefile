@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# A process a core, each of one thread: they would wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 PLAN ?= plans/wan21_p1_k4.yaml
 PINS := $(shell $(PYTHON) -c 'import sys; print("-c constraints.txt" if sys.version_info >= (3, 11) else "")')
 
@@ -36,10 +38,10 @@ lint: $(READY)
 test: lint
 	$(BIN)/refkv validate plans
 	$(BIN)/refkv compile --check plans
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 quick: lint
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 bench: $(READY)
 	@for each in bench/overhead.py bench/p1.py bench/audit.py bench/validate.py bench/gpu.py; do \

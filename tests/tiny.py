@@ -238,8 +238,9 @@ def written(
     for stack in ("main", "vace", "hint"):
         for index in range(count[stack]):
             sites.append(Site(stack, index))
-            if f"{stack}[{index}].text_kv" in rows_by_site:
-                sites.append(Site(stack, index, "text_kv"))
+            for part in ("self", "cross", "text_kv", "ffn"):
+                if f"{stack}[{index}].{part}" in rows_by_site:
+                    sites.append(Site(stack, index, part))
     result = []
     for site in sites:
         actions, rule = rows_by_site.pop(str(site), ("." * steps, None))

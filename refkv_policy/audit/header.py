@@ -124,6 +124,11 @@ def _unsound(table: HookTable) -> str | None:
         return "its names are not texts"
     if not all(type(n) in (int, float) for n in (table.flow_shift, *table.guidance)):
         return "its flow shift or guidance is no number"
+    layout = table.layout
+    if not all(_is_index(n) and n for n in (layout.dim, *layout.patch)) or len(layout.patch) != 3:
+        return "its layout has no width or patch size"
+    if not all(_is_index(rule.history) for rule in table.rules):
+        return "a rule's history is no number"
     evaluated = table.evaluated
     if not all(_is_index(s) and s < steps for s in evaluated) or list(evaluated) != sorted(set(evaluated)):
         return "the evaluated steps do not ascend within the step count"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
+from refkv_policy.audit.header import same_sigma
 from refkv_policy.audit.read import Header, StepLine
 from refkv_policy.audit.record import quoted
 from refkv_policy.compiler.table import BRANCHES, COMPUTE_KEEP, SERVED, HookTable, Row
@@ -88,18 +89,18 @@ def operating_point(record: Mapping[str, Any], table: HookTable) -> list[str]:
     """
     found: list[str] = []
     guidance: Any = record.get("guidance")
+    reviewed = list(table.guidance)
     if isinstance(guidance, list):  # a bare transformer's: the caller guides, at one of these
-        if guidance != list(table.guidance):
-            found.append(f"the header lists guidance {quoted(guidance)}, and its table {quoted(list(table.guidance))}")
-    elif type(guidance) not in (int, float) or not any(abs(guidance - g) < 1e-6 for g in table.guidance):
-        listed = ", ".join(f"{g:g}" for g in table.guidance)
-        found.append(f"the header says guidance {quoted(guidance)}, and its table is reviewed for {listed}")
+        if guidance != reviewed:
+            found.append(f"the header lists guidance {quoted(guidance)}, and its table {quoted(reviewed)}")
+    elif not any(same_sigma(guidance, g) for g in reviewed):
+        found.append(f"the header says guidance {quoted(guidance)}, and its table is reviewed for {quoted(reviewed)}")
     elif record.get("branches") != (expected := list(BRANCHES if guidance > 1 else BRANCHES[:1])):
         found.append(
-            f"the header lists branches {quoted(record.get('branches'))}; guidance {guidance:g} has {expected}"
+            f"the header lists branches {quoted(record.get('branches'))}, and guidance {quoted(guidance)} has {expected}"
         )
     if "shapes" in record and not _elements(record["shapes"], table):
-        patch = "×".join(map(str, table.layout.patch))
+        patch = "x".join(map(str, table.layout.patch))
         found.append(
             f"the header's shapes {quoted(record['shapes'])} do not agree with each other and the patch {patch}"
         )

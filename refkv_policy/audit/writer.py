@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from refkv_policy.audit.header import now, request_record
 from refkv_policy.audit.record import GENESIS, OUTCOMES, AuditError, chained, checked, quoted
 from refkv_policy.audit.totals import Totals
 from refkv_policy.compiler.table import HookTable
+from refkv_policy.plan.diagnostic import RefkvWarning
 
 
 def outcome_of(error: BaseException) -> str:
@@ -225,7 +227,7 @@ class AuditWriter(NullWriter):
         except (OSError, ValueError) as error:
             raise AuditError(f"the audit log {self.path} cannot be made: {error}") from error
         self.head = GENESIS
-        self._size, self._pid = 0, os.getpid()
+        self._size, self._pid, self._left_out = 0, os.getpid(), False
         self._pending: _Pending | None = None
 
     def _shut(self) -> None:
@@ -248,6 +250,10 @@ class AuditWriter(NullWriter):
         if self._closed:
             raise AuditError(f"the audit log {self.path} is closed")
         if self._pid != os.getpid():  # a fork shares the file with its parent, whose log it is
+            if not self._left_out and record["kind"] not in ("seal", "close"):
+                self._left_out = True
+                text = f"the audit log {self.path} is its parent's: what this forked process does is not logged"
+                warnings.warn(text, RefkvWarning, stacklevel=3)
             super()._append(record, after)
             return
         self._settle()

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
 from typing import Any
 
 import click
 
-from refkv_policy.audit import Log, RequestLog, Verification, read_log
+from refkv_policy.audit import AuditError, Log, RequestLog, Verification, read_log
 from refkv_policy.audit import verify as verify_log
 from refkv_policy.audit.record import quoted
 from refkv_policy.audit.show import LEGEND, render_map, render_step, selected, shown
 from refkv_policy.audit.summary import render_summary
 from refkv_policy.audit.summary import summary as summary_of
-from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, did_you_mean, echo, echo_json, say
-from refkv_policy.compiler.table import BRANCHES, HookTable
+from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, Failure, did_you_mean, echo, echo_json, say, tell
+from refkv_policy.compiler.table import BRANCHES
 from refkv_policy.plan.wording import visible
 
 _LOG = click.argument("log", type=click.Path())
+_LOGS = click.argument("logs", type=click.Path(), nargs=-1, required=True, metavar="LOG...")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+SHOWN = 12
+"""Kinds of faults of one log that are shown."""
+_NUMBER = re.compile(r"[0-9]+")
 
 
 @click.group()
@@ -26,48 +33,63 @@ def audit() -> None:
 
 
 @audit.command()
-@_LOG
+@_LOGS
 @click.option("--table-digest", metavar="sha256:…", help="The table that every request is to have run.")
 @click.option("--head", metavar="sha256:…", help="The hash of the last line, as recorded when the log was written.")
 @_JSON
-def verify(log: str, table_digest: str | None, head: str | None, as_json: bool) -> int:
-    """Check that LOG is whole and unedited, and that its run obeyed its table.
+def verify(logs: tuple[str, ...], table_digest: str | None, head: str | None, as_json: bool) -> int:
+    """Check that each LOG is whole and unedited, and that its run obeyed its table.
 
-    Exits with 0 when it did, 1 when the log is broken or unsealed, 2 when it cannot be read. A rewrite of the whole
-    file shows only against a recorded --head.
+    Exits with 0 when all did, 1 when one is broken or unsealed, 2 when one cannot be read. A rewrite of a whole file
+    shows only against a recorded --head.
     """
-    return report(verify_log(log, table_digest=table_digest, head=head), as_json)
+    if head is not None and len(logs) > 1:
+        raise Failure("--head is the hash of one log's last line; verify one log with it")
+    status, found = FINE, []
+    for log in logs:
+        try:
+            one = verify_log(log, table_digest=table_digest, head=head)
+        except AuditError as error:
+            status = tell(error, COULD_NOT)
+            continue
+        status = max(status, FINE if one.outcome == "ok" else FALLS_SHORT)
+        found.append({"log": log, **_as_mapping(one)})
+        if not as_json:
+            _print(one, f"{visible(log)}: " if len(logs) > 1 else "")
+    if as_json and found:
+        _print_json(found[0] if len(logs) == 1 else {"format_version": 1, "logs": found})
+    return status
 
 
-def verify_against(log: str, expected_table: HookTable | None, *, as_json: bool = False) -> int:
-    """Verify a log against the table that its requests are to have run, print the result and return the exit status."""
-    return report(verify_log(log, table=expected_table), as_json)
+def _as_mapping(found: Verification) -> dict[str, Any]:
+    return {
+        "outcome": found.outcome,
+        "head": found.head,
+        "lines": found.lines,
+        "decisions": found.decisions,
+        "requests": [
+            {"request": name, "outcome": outcome, "table": found.digests[name]}
+            for name, outcome in found.requests.items()
+        ],
+        "problems": [{"line": p.line, "message": p.message} for p in found.problems],
+        "notes": list(found.notes),
+    }
 
 
-def report(found: Verification, as_json: bool) -> int:
-    """Print what was verified; returns the exit status."""
-    if as_json:
-        _print_json(
-            {
-                "outcome": found.outcome,
-                "head": found.head,
-                "lines": found.lines,
-                "decisions": found.decisions,
-                "requests": [
-                    {"request": name, "outcome": outcome, "table": found.digests[name]}
-                    for name, outcome in found.requests.items()
-                ],
-                "problems": [{"line": p.line, "message": p.message} for p in found.problems],
-                "notes": list(found.notes),
-            }
-        )
-    else:
-        for line in (*found.problems, *(f"note: {note}" for note in found.notes)):
-            echo(visible(str(line)))
-        requests = ", ".join(f"{quoted(name)} {outcome}" for name, outcome in found.requests.items()) or "none"
-        echo(f"{found.outcome}: {found.lines} lines, {found.decisions} decisions; requests: {requests}")
-        echo(f"head {found.head or 'none'}")
-    return FINE if found.outcome == "ok" else FALLS_SHORT
+def _print(found: Verification, name: str) -> None:
+    """The verdict first, then what is wrong: neighbouring lines with one fault together, and of very many the first."""
+    requests = ", ".join(f"{quoted(name)} {outcome}" for name, outcome in found.requests.items()) or "none"
+    echo(f"{name}{found.outcome}: {found.lines} lines, {found.decisions} decisions; requests: {requests}")
+    groups = [list(group) for _, group in groupby(found.problems, key=lambda p: _NUMBER.sub("N", p.message))]
+    for group in groups[:SHOWN]:
+        first, last = group[0].line, group[-1].line
+        more = f" (and likewise up to line {last})" if last > first else ""
+        echo(visible(f"line {first}: {group[0].message}{more}"))
+    if len(groups) > SHOWN:
+        echo(f"and {len(groups) - SHOWN} faults more, which --json lists")
+    for note in found.notes:
+        echo(visible(f"note: {note}"))
+    echo(f"head {found.head or 'none'}")
 
 
 @audit.command()
@@ -99,16 +121,24 @@ def show(log: str, name: str | None, branch: str | None, step: int | None, as_js
 
 
 @audit.command()
-@_LOG
+@_LOGS
 @_JSON
-def summary(log: str, as_json: bool) -> int:
-    """Sum up LOG: outcome, steps, hits, misses, departures and peak bytes of each request."""
-    read = read_log(log)
-    if as_json:
-        _print_json(summary_of(read))
-    else:
-        echo(render_summary(read))
-    return _status(read)
+def summary(logs: tuple[str, ...], as_json: bool) -> int:
+    """Sum up each LOG: outcome, steps, hits, misses, departures and peak bytes of each request."""
+    status, found = FINE, []
+    for log in logs:
+        try:
+            read = read_log(log)
+        except AuditError as error:
+            status = tell(error, COULD_NOT)
+            continue
+        found.append({"log": log, **summary_of(read)})
+        if not as_json:
+            echo((f"{visible(log)}\n" if len(logs) > 1 else "") + render_summary(read))
+        status = max(status, _status(read))
+    if as_json and found:
+        _print_json(found[0] if len(logs) == 1 else {"format_version": 1, "logs": found})
+    return status
 
 
 def _requests(log: Log, name: str | None) -> tuple[RequestLog, ...]:

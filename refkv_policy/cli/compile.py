@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -59,7 +60,9 @@ def compile_(ctx: click.Context, plans: tuple[str, ...], check: bool, to_stdout:
             say_faults(errors(error.diagnostics))
             results[file] = "unsound"
         except OSError as error:
-            raise Failure(f"cannot write {lock_path(file)}: {error.strerror}; make room for a file there") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            help = "make room" if full else "make the folder writable, or print the lock with --stdout"
+            raise Failure(f"cannot write {lock_path(file)}: {error.strerror}; {help}") from error
     _report(results, as_json, quiet=to_stdout)
     if {"stale", "unsound"} & set(results.values()):
         ctx.exit(FALLS_SHORT)

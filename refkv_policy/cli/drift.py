@@ -10,11 +10,14 @@ import click
 
 from refkv_policy.cli.find import find_plan
 from refkv_policy.cli.group import Failure, echo
-from refkv_policy.cli.measuring import make_conditions, model_options, prepare_job, read_from, read_sources
+from refkv_policy.cli.measure_options import model_options
+from refkv_policy.cli.measuring import make_conditions, prepare_job
 from refkv_policy.cli.outputs import check_out
 from refkv_policy.cli.progress import progress
 from refkv_policy.cli.run import DEFAULT_PLAN
+from refkv_policy.cli.sources import read_from, read_sources
 from refkv_policy.plan.wording import visible
+from refkv_policy.text import columns, counted, fold
 
 if TYPE_CHECKING:
     from refkv_policy.cli.job import Job
@@ -42,6 +45,10 @@ def drift(plan: str, **options: Any) -> None:
     from refkv_policy.quality.drift_suggest import RULE, candidates, drift_text, plan_fresh, series, suggest
 
     job = prepare_job(options, plan, Path("out"))
+    with needs_run_extra():
+        clips = read_sources(options, job)
+    if options["out"] is not None:
+        check_out(options["out"], [find_plan(plan), *read_from(clips)])
     device = choose_device(options["device"])
     dtype = choose_dtype(options["dtype"], device)
     with needs_run_extra():
@@ -51,16 +58,13 @@ def drift(plan: str, **options: Any) -> None:
     tried = candidates(job.table)
     own = plan_fresh(job.table)
     schedules = _schedules(job, own, tried)
-    clips = read_sources(options, job)
-    if options["out"] is not None:
-        check_out(options["out"], [find_plan(plan), *read_from(clips)])
     conditions = make_conditions(options, job, str(dtype).removeprefix("torch."), device, ())
     tell = {"err": options["as_json"]}
-    echo(
-        f"{visible(job.model.name)} ({job.profile.name}), plan {job.plan.name}: {len(clips)} clips, {options['seeds']} seeds, "
-        f"{job.table.steps} steps, guidance {job.guidance:g}",
-        **tell,
+    head = (
+        f"{visible(job.model.name)} ({job.profile.name}), plan {job.plan.name}: {counted(len(clips), 'clip')}, "
+        f"{counted(options['seeds'], 'seed')}, {job.table.steps} steps, guidance {job.guidance:g}"
     )
+    echo(fold(head, columns()), **tell)
     pipe = load_pipeline(job.model, dtype, device, options["offload"], job.plan.run.sampler)
     samples = []
     total = len(clips) * options["seeds"] * job.table.steps
@@ -123,11 +127,12 @@ def _advice(found: Suggestion | None, tolerance: float) -> str:
     from refkv_policy.quality.drift_suggest import RULE
 
     if found is None:
-        return f"no refresh tried keeps a hint within {tolerance:g}: nothing is suggested\n{RULE}"
+        return f"no refresh tried keeps a hint within {tolerance:g}: nothing is suggested\n{fold(RULE, columns())}"
     told = (
         f"# drifts {found.worst:.3f} at most from a fresh value, and spares {found.spared:.1%} of the VACE block runs"
     )
-    return f"suggested at tolerance {tolerance:g}:\n\n{told}\n{found.fragment()}\n{RULE}"
+    rule = fold(RULE, columns())
+    return f"suggested at tolerance {tolerance:g}:\n\n{fold(told, columns())}\n{found.fragment()}\n{rule}"
 
 
 def _write(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refkv_policy.cli.find import find_plan
-from refkv_policy.cli.group import Failure, echo
+from refkv_policy.cli.group import echo, say
 
 if TYPE_CHECKING:
     from refkv_policy.plan import Plan, Shape
@@ -40,6 +40,7 @@ def explain(
     the plan saves of it beside the most that caching could, and the memory that it holds.
     """
     from refkv_policy.cli.account import account, account_json
+    from refkv_policy.cli.sizes import fit_shape
     from refkv_policy.compiler import Workload, check_plan, compile_plan, profile_for
     from refkv_policy.plan import load_plan
 
@@ -47,11 +48,11 @@ def explain(
     profile = profile_for(loaded, model_name or next((m for m in loaded.models if m != "any"), loaded.models[0]))
     table = compile_plan(loaded, profile, steps or loaded.run.steps[0])
     accounts = []
-    for shape in _shapes(loaded, size, frames):
-        try:
-            tokens = profile.tokens(shape.width, shape.height, shape.frames)
-        except ValueError as error:
-            raise Failure(f"{shape}: {error}") from error
+    for asked in _shapes(loaded, size, frames):
+        shape, notes = fit_shape(profile, asked)
+        for note in notes:
+            say(f"note: {note}")
+        tokens = profile.tokens(shape.width, shape.height, shape.frames)
         accounts.append(account(table, profile, Workload(tokens, profile.text_tokens), shape, dtype))
     warnings = [d for d in check_plan(loaded) if d.severity != "error"]
     if as_json or form == "json":

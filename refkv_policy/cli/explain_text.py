@@ -191,9 +191,9 @@ def _time(console: Console, found: Account) -> None:
         grid.add_row(bound.tier, TIERS[bound.tier], *most, f"{bound.spared:.2%}", of_it)
     console.print(Padding(grid, (0, 0, 0, 2)))
     whole = found.prediction
-    best = found.best or whole
-    saved = f"{whole.saved:.2%}" if best is whole else f"{whole.saved:.2%} to {best.saved:.2%}, as the run decides,"
-    console.print(Text(f"  all rules together save {saved} of the FLOPs: {best.speedup:.2f}x at most", "bold"))
+    least, fastest = f"{whole.saved:.2%}", f"{(found.best or whole).speedup:.2f}x at most"
+    saved = least if found.best is None else f"{least} to {found.best.saved:.2%}, as the run decides,"
+    console.print(Text(f"  all rules together save {saved} of the FLOPs: {fastest}", "bold"))
 
 
 def _of_steps(shares: Sequence[float]) -> Iterator[str]:

@@ -11,14 +11,18 @@ import click
 
 from refkv_policy.cli.find import find_plan
 from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, echo, echo_json, say
-from refkv_policy.cli.measuring import Measuring, fewer, model_options, read_from, ready, sweep_options
+from refkv_policy.cli.measure_options import model_options, sweep_options
+from refkv_policy.cli.measuring import Measuring, fewer, ready
 from refkv_policy.cli.outputs import check_out
+from refkv_policy.cli.sources import read_from
 from refkv_policy.plan.wording import visible
 
 if TYPE_CHECKING:
+    from refkv_policy.cli.job import Job
     from refkv_policy.evidence import Evidence
     from refkv_policy.quality.abpack import Ratings
     from refkv_policy.quality.sweep import Sweep
+    from refkv_policy.quality.tasks import Source
 
 
 @click.command("gate", context_settings={"show_default": True})
@@ -42,20 +46,26 @@ def gate(ctx: click.Context, /, plan: str, **options: Any) -> None:
     more. Each is green, red or not measured; exit status 1 when anything is red. One call measures one scope: a profile, a
     step count, a guidance.
     """
-    from refkv_policy.quality.abpack import check_pack
-    from refkv_policy.quality.gate import check_gateable
-
     if bool(options["ratings"]) != bool(options["key"]):
         raise Failure("--ratings and --key belong together: the answers, and the key of the pack that was rated")
-    measuring = ready(options, plan, default_varies=True)
-    check_gateable(measuring.sweep)
+    out = options["out"] or Path("evidence") / f"{find_plan(plan).stem}.json"
+
+    def check(job: Job, clips: tuple[Source, ...]) -> None:
+        from refkv_policy.quality.abpack import check_pack
+        from refkv_policy.quality.gate import check_gateable
+
+        check_gateable(job.guidance, clips)
+        if options["ab_pack"] is not None:
+            check_pack(options["ab_pack"])
+            return
+        check_out(out, [find_plan(plan), *read_from(clips)])
+        _earlier(out, job.plan.name)
+        _thresholds(job, options["guardrails"])
+
+    measuring = ready(options, plan, default_varies=True, check=check)
     if options["ab_pack"] is not None:
-        check_pack(options["ab_pack"])
         ctx.exit(_pack(measuring, options))
     ratings = _ratings(measuring, options)
-    out = options["out"] or Path("evidence") / f"{find_plan(plan).stem}.json"
-    check_out(out, [find_plan(plan), *read_from(measuring.sweep.clips)])
-    _earlier(out, measuring.sweep.plan.name)
     thresholds = _thresholds(measuring.sweep, options["guardrails"])
     measuring.run(options)
     ctx.exit(_judge(measuring, options, out, ratings, thresholds))
@@ -69,19 +79,22 @@ def _judge(
     thresholds: Mapping[str, float],
 ) -> int:
     from refkv_policy.evidence import to_value, with_scope, write_evidence
-    from refkv_policy.quality.gate import measured_scope, verdict_text
+    from refkv_policy.quality.gate import GateError, measured_scope, verdict_text
     from refkv_policy.quality.sweep_collect import collect
     from refkv_policy.quality.sweep_text import sweep_text
 
     sweep = measuring.sweep
     findings = collect(sweep, measuring.store, options["metric"], options["clock"])
-    scope = measured_scope(
-        findings,
-        model=measuring.spec.model.name,
-        command=("refkv", *sys.argv[1:]),
-        ratings=ratings,
-        thresholds=thresholds,
-    )
+    try:
+        scope = measured_scope(
+            findings,
+            model=measuring.spec.model.name,
+            command=("refkv", *sys.argv[1:]),
+            ratings=ratings,
+            thresholds=thresholds,
+        )
+    except GateError as error:  # its own run failed
+        raise Failure(str(error), FALLS_SHORT) from error
     # Read once more: another gate may have added its scope meanwhile.
     evidence = with_scope(_earlier(out, sweep.plan.name), sweep.plan.name, scope)
     try:
@@ -149,15 +162,15 @@ def _pack(measuring: Measuring, options: dict[str, Any]) -> int:
     return FINE
 
 
-def _thresholds(sweep: Sweep, choice: str | None) -> Mapping[str, float]:
+def _thresholds(of: Job | Sweep, choice: str | None) -> Mapping[str, float]:
     """What the repository's guardrails ask for in place of the gate's own thresholds. Raises PlanError for faulty ones."""
     from refkv_policy.cli.guard import Guards
     from refkv_policy.guardrails import thresholds
     from refkv_policy.plan.diagnostic import PlanError, errors
     from refkv_policy.profiles import names_of
 
-    guardrails, faults = Guards(choice).of(sweep.plan.document.file, {})
+    guardrails, faults = Guards(choice).of(of.plan.document.file, {})
     if errors(faults):
         raise PlanError(faults)
-    tiers = frozenset(rule.tier for rule in sweep.table.rules)
-    return thresholds(guardrails, sweep.plan.purpose, names_of(sweep.profile), tiers)
+    tiers = frozenset(rule.tier for rule in of.table.rules)
+    return thresholds(guardrails, of.plan.purpose, names_of(of.profile), tiers)

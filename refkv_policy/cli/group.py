@@ -15,9 +15,12 @@ import click
 
 from refkv_policy.plan.diagnostic import Diagnostic, PlanError, RefkvError, errors
 from refkv_policy.plan.wording import inert, json_text, visible
+from refkv_policy.text import columns, fold
 
 FINE, FALLS_SHORT, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses. 130 is what shells report for a command ended by Ctrl-C."""
+NO_FILE = frozenset({"RKV001", "RKV002", "RKV003"})
+"""Codes of a file that could not be read at all: the command could not do its work."""
 
 COMMANDS = (
     "run",
@@ -79,7 +82,7 @@ class Commands(click.Group):
                 is_eager=True,
                 expose_value=False,
                 callback=_version,
-                help="Show the version.",
+                help="Show the versions of refkv, python, torch and diffusers.",
             )
         )
 
@@ -144,7 +147,8 @@ class Commands(click.Group):
         except Failure as error:
             return tell(error, error.status)
         except PlanError as error:
-            return tell(error, FALLS_SHORT)
+            unread = any(d.code in NO_FILE for d in error.diagnostics)
+            return tell(error, COULD_NOT if unread else FALLS_SHORT)
         except RefkvError as error:
             return tell(error, COULD_NOT)
         except (BrokenPipeError, _ReaderGoneError):
@@ -167,11 +171,11 @@ def _unexpected(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip() or 'no message'} (set REFKV_DEBUG=1 to see where)"
 
 
-def did_you_mean(name: str, names: Sequence[str]) -> str:
+def did_you_mean(name: str, names: Sequence[str], alike: float = 0.6) -> str:
     """`; did you mean 'x'?` for the closest of `names`, or `.`, to close a sentence with."""
     from refkv_policy.plan.wording import nearest  # here, since only a mistake needs it
 
-    close = nearest(name, names)
+    close = nearest(name, names, alike)
     return "." if close is None else f"; did you mean {close!r}?"
 
 
@@ -193,8 +197,10 @@ def echo_json(value: Any) -> None:
 
 
 def say(text: str) -> None:
-    """One line to stderr: progress and notes, never data. What breaks lines in it becomes spaces."""
-    echo(visible(text), err=True)
+    """One line to stderr: progress and notes, never data. What breaks lines in it becomes spaces; on a terminal it is
+    broken between words.
+    """
+    echo(fold(visible(text), columns(sys.stderr) if sys.stderr.isatty() else None), err=True)
 
 
 def say_faults(faults: Iterable[Diagnostic]) -> None:
@@ -230,7 +236,16 @@ def tell(error: BaseException, status: int, sentence: str | None = None) -> int:
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+        from platform import python_version
+
         from refkv_policy import __version__
 
-        echo(f"refkv {__version__}")
+        found = {"refkv": __version__, "python": python_version()}
+        for name in ("torch", "diffusers"):
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                found[name] = "not installed"
+        echo("\n".join(f"{name} {number}" for name, number in found.items()))
         ctx.exit()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from refkv_policy.cli.group import Failure, did_you_mean, echo, say
 
 if TYPE_CHECKING:
     from refkv_policy.cli.scaffold import Scaffold
+    from refkv_policy.compiler import HookTable
     from refkv_policy.methods import Method
     from refkv_policy.profiles import Profile
 
@@ -28,7 +29,7 @@ VALID_DAYS = 182
 @click.command("init")
 @click.option("--model", "models", multiple=True, required=True, metavar="PROFILE",
               help="A model of `refkv models`, the path of a profile, or any; may be repeated.")  # fmt: skip
-@click.option("--tier", required=True, type=click.Choice(["P0", "P1", "P2", "S"], case_sensitive=False),
+@click.option("--tier", required=True, type=click.Choice(["P0", "P1", "P2", "S"]),
               help="P0 lossless, P1 lossy VACE hints, P2 decoupled reference K/V (no method yet), S fewer steps.")  # fmt: skip
 @click.option("--method", metavar="METHOD", help="A method of that tier.  [default: the simplest]")
 @click.option("--steps", multiple=True, type=click.IntRange(1), help="A step count; may be repeated.  [default: 30]")
@@ -50,7 +51,7 @@ def init(
     from refkv_policy.mini import MODEL_NAME
     from refkv_policy.plan import Shape
 
-    chosen = _method(tier.upper(), method)
+    chosen = _method(tier, method)
     plan_name = name or _name(models, chosen)
     target = Path(out or f"plans/{plan_name}.yaml")
     profiles = _profiles(models)
@@ -152,23 +153,49 @@ def _beside(target: Path) -> Path:
 
 
 def _sound(scaffold: Scaffold, folder: Path) -> str:
-    """The first variant of the scaffold that validates, profiles named from `folder`. Raises Failure when none does."""
-    from refkv_policy.compiler import check_plan
+    """The first variant of the scaffold that validates, profiles named from `folder`; one without a warning goes before.
+
+    Raises Failure when none does.
+    """
+    from refkv_policy.compiler import examine_plan
     from refkv_policy.plan import errors, parse_plan
 
     first: list[str] = []
+    warned: str | None = None
     placed = replace(scaffold, models=tuple(_from(folder, model) for model in scaffold.models))
     # Checked with paths as they are from here, since the folder need not exist yet.
-    for seen, text in zip(scaffold.variants(), placed.variants(), strict=True):
+    for number, seen in enumerate(scaffold.variants()):
         plan, faults = parse_plan(seen)
         if plan is not None:
-            faults = (*faults, *check_plan(plan))
-        if not errors(faults):
-            return text
+            tables, found = examine_plan(plan)
+            faults = (*faults, *found)
+        if plan is not None and not errors(faults):
+            text = list(replace(placed, budget=_budget(scaffold, tables)).variants())[number]
+            if not faults:
+                return text
+            warned = warned or text
         first = first or [line for d in errors(faults) for line in (f"  {d.code} {d.message}", f"    help: {d.help}")]
+    if warned is not None:
+        return warned
     raise Failure(
         f"no plan of {scaffold.method.name} can be scaffolded for this; the simplest one would break", more=first
     )
+
+
+def _budget(scaffold: Scaffold, tables: Mapping[tuple[str, int], HookTable]) -> str | None:
+    """Room for what the rule keeps at the scaffold's shape in float32, to the next power of two; None where it keeps nothing."""
+    from refkv_policy.compiler import Workload, bytes_needed
+
+    shape, need = scaffold.shape, 0
+    for profile in scaffold.profiles:
+        work = Workload(profile.tokens(shape.width, shape.height, shape.frames), profile.text_tokens)
+        for (name, _), table in tables.items():
+            if name == profile.name:
+                need = max(need, *bytes_needed(table, profile, work, "float32").values())
+    if not need or not scaffold.method.takes_store:
+        return None
+    exponent = max(20, (need - 1).bit_length())
+    return f"{1 << exponent - 30}GiB" if exponent >= 30 else f"{1 << exponent - 20}MiB"
 
 
 def _unguarded(target: Path) -> list[str]:

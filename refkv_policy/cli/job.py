@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from refkv_policy.cli.find import find_plan
 from refkv_policy.cli.group import FALLS_SHORT, Failure
-from refkv_policy.cli.model_folder import ModelFolder, open_model
-from refkv_policy.cli.sizes import fit_size, parse_size
+from refkv_policy.cli.model_folder import EMBEDDED, ModelFolder, open_model
+from refkv_policy.cli.sizes import fit_shape, parse_size
 from refkv_policy.compiler import HookTable, Prediction, Workload, compile_plan, predict, profile_for
 from refkv_policy.compiler.lock import check_lock, lock_path
-from refkv_policy.plan import Plan, load_plan
+from refkv_policy.compiler.rules import NOT_FOR_GUIDANCE
+from refkv_policy.plan import Plan, PlanError, load_plan
 from refkv_policy.plan.model import Shape
 from refkv_policy.profiles import Profile
 
@@ -78,7 +79,7 @@ def prepare(
     path = find_plan(plan)
     loaded = load_plan(path)
     folder = open_model(model)
-    profile = profile_for(loaded, folder.transformer)
+    profile = _profile(loaded, folder, model)
     table = compile_plan(loaded, profile, _steps(loaded, folder, steps))
     if locked and (fault := check_lock(loaded, lock_path(path))):
         raise Failure(f"{fault}; {fault.help}, or run without --locked", FALLS_SHORT)
@@ -101,6 +102,17 @@ def prepare(
     return job, notes
 
 
+def _profile(plan: Plan, folder: ModelFolder, reference: str) -> Profile:
+    """The plan's profile of the model. Raises PlanError, which says how to name another where none was named."""
+    try:
+        return profile_for(plan, folder.transformer)
+    except PlanError as error:
+        if reference != EMBEDDED:
+            raise
+        help = "name another model with --model (without it, the embedded one is run), or {0}"
+        raise PlanError(replace(d, help=help.format(d.help)) for d in error.diagnostics) from error
+
+
 def _steps(plan: Plan, folder: ModelFolder, wanted: int | None) -> int:
     """The step count: as asked (compile_plan refuses one not reviewed), the model's own where reviewed, or the first."""
     if wanted is not None:
@@ -110,18 +122,15 @@ def _steps(plan: Plan, folder: ModelFolder, wanted: int | None) -> int:
 
 
 def _guidance(plan: Plan, folder: ModelFolder, wanted: float | None) -> float:
-    """The guidance scale, likewise. Raises Failure for one that is not reviewed."""
+    """The guidance scale, likewise. Raises PlanError for one that is not reviewed."""
     reviewed = plan.run.guidance
     if wanted is None:
         own = folder.setting("guidance_scale", None)
         return own if own in reviewed else reviewed[0]
     if wanted not in reviewed:
-        listed = ", ".join(f"{g:g}" for g in reviewed)
-        raise Failure(
-            f"the plan is not reviewed for guidance {wanted:g}; it lists {listed}: run with one of those, or add it to "
-            "`run.guidance` and review the plan",
-            FALLS_SHORT,
-        )
+        listed, document = ", ".join(f"{g:g}" for g in reviewed), plan.document
+        span = document.span(("run", "guidance"))
+        raise PlanError([NOT_FOR_GUIDANCE.at(document.file, span, guidance=wanted, listed=listed)])
     return wanted
 
 
@@ -134,8 +143,4 @@ def _shape(
     asked = frames if frames is not None else int(folder.setting("num_frames", first.frames))
     if size is not None:
         width, height = parse_size(size)
-    temporal, spatial = profile.vae_scale
-    used = (asked - 1) // temporal * temporal + 1
-    fit_size(width, height, (spatial * profile.patch[2], spatial * profile.patch[1]))
-    notes = () if used == asked else (f"{used} frames instead of {asked}: the model takes {temporal}n+1",)
-    return Shape(width, height, used), notes
+    return fit_shape(profile, Shape(width, height, asked))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from refkv_policy.cli.group import Failure, say
 from refkv_policy.cli.model_folder import ModelFolder
+from refkv_policy.cli.progress import hint
 
 if TYPE_CHECKING:
     import torch
@@ -19,11 +21,24 @@ if TYPE_CHECKING:
     from refkv_policy.plan import Sampler
 
 DTYPES = ("float32", "bfloat16", "float16")
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+"""How threads of OpenMP wait for each other: asleep. The last two are of one implementation each (GNU's, and LLVM's)."""
+
+
+def wait_passively() -> None:
+    """Let torch's threads sleep while they wait for each other, unless the environment already says how they wait.
+
+    Otherwise they spin: beside one other busy process, each barrier lasts until the thread that was put off its core comes
+    back, and the others burn the cores that it waits for. It is read once, when torch is loaded: call this before.
+    """
+    if not WAITING.keys() & os.environ.keys():
+        os.environ.update(WAITING)
 
 
 @contextmanager
 def needs_run_extra() -> Iterator[None]:
-    """Turn a missing library into a sentence. Raises Failure."""
+    """Around every import of a heavy library: turns a missing one into a sentence. Raises Failure."""
+    wait_passively()
     try:
         yield
     except ModuleNotFoundError as error:
@@ -46,6 +61,8 @@ def quieten() -> None:
 
 def choose_device(wanted: str | None) -> torch.device:
     """The device asked for, or the best there is. Raises Failure for one that is not there."""
+    if "torch" not in sys.modules:
+        hint("loading torch …")
     with needs_run_extra():
         import torch
     if wanted is None:
@@ -76,6 +93,7 @@ def load_pipeline(
     sampler: the plan's, which replaces the folder's: whoever reviewed the plan reviewed it for that grid, and a shift
     belongs to a resolution rather than to the weights. Raises Failure.
     """
+    hint(f"loading {model.name} …")
     with needs_run_extra():
         import torch
         from diffusers import WanVACEPipeline

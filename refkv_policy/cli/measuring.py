@@ -1,4 +1,4 @@
-"""What `drift`, `sweep` and `gate` share: their options, the clips, and the bench that their tasks are performed on."""
+"""What `drift`, `sweep` and `gate` share: the job, the sweep laid out, and the bench that its tasks are performed on."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import TYPE_CHECKING, Any
 
 from refkv_policy.cli.group import Failure, say
 from refkv_policy.cli.job import Job, prepare
 from refkv_policy.cli.model_folder import ModelFolder
-from refkv_policy.cli.progress import progress
-from refkv_policy.files import read_bounded
+from refkv_policy.cli.progress import progress, span
+from refkv_policy.cli.sources import LONGEST_PROMPT, read_sources
 
 if TYPE_CHECKING:
     from refkv_policy.quality.metrics import FeatureModel
@@ -25,63 +23,7 @@ if TYPE_CHECKING:
     from refkv_policy.quality.tasks_bench import Bench
     from refkv_policy.quality.variants import Variant
 
-C = TypeVar("C", bound=Callable[..., Any])
-NO_CLIP = ".txt"
-"""Beside a clip, a text file of its name holds its prompt."""
-LONGEST_NAME, LONGEST_PROMPT = 200, 4000
-"""Characters that evidence holds of a clip's name, and of an argument of the command that measured it."""
-
-
-def model_options(command: C) -> C:
-    """Options on what runs: model, operating point, clips and seeds."""
-    options = (
-        click.option("--model", default="mini", envvar="REFKV_MODEL", metavar="mini|DIR|HUB_ID", show_envvar=True,
-                     help="The embedded model, a WanVACEPipeline folder, or a hub id."),
-        click.option("--clips", type=click.Path(path_type=Path), metavar="DIR",
-                     help="Folder of input clips; x.txt beside x.mp4 is its prompt.  [default: the shipped clip]"),
-        click.option("--prompt", help="Prompt of clips that have no text file."),
-        click.option("--negative-prompt", default="", show_default=False, help="What no clip should show."),
-        click.option("--control", type=click.Choice(["grey", "edges", "as-is"]), default="grey",
-                     help="What of a clip the model is shown."),
-        click.option("--seeds", type=click.IntRange(1), default=2, metavar="N", help="Seeds 0 to N-1 on every clip."),
-        click.option("--steps", type=click.IntRange(1), help="Step count, one the plan lists."),
-        click.option("--guidance", type=float, help="Guidance scale, one the plan lists."),
-        click.option("--size", metavar="WxH", help="Pixels of the output.  [default: the model's, or the plan's first shape]"),
-        click.option("--frames", type=click.IntRange(1), help="Frames of the output, rounded down to 4n+1."),
-        click.option("--fps", type=click.FloatRange(0, 1000, min_open=True), metavar="F",
-                     help="Rate the output plays at.  [default: the clip's]"),
-        click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]),
-                     help="Dtype of the transformer.  [default: bfloat16 on an accelerator, else float32]"),
-        click.option("--device", metavar="D", help="Device, such as cuda:0 or cpu.  [default: the best there is]"),
-        click.option("--offload", is_flag=True, help="Keep parts of the model in host memory while others run."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, everything else on stderr."),
-    )  # fmt: skip
-    return functools.reduce(lambda made, option: option(made), reversed(options), command)
-
-
-def sweep_options(command: C) -> C:
-    """Options on what is varied, measured and kept."""
-    options = (
-        click.option("--vary", "varies", multiple=True, metavar="PATH=V,V…",
-                     help="Values of a rule to try, such as refresh.interval=1,2,4; may be repeated (all combinations)."),
-        click.option("--rule", metavar="NAME", help="The rule that is varied.  [default: the only lossy one]"),
-        click.option("--baselines", type=click.IntRange(2), default=6, metavar="N",
-                     help="Step counts of the baselines, about; each is run plain and re-spaced twice."),
-        click.option("--repeats", type=click.IntRange(0), default=3, metavar="N",
-                     help="Timed pairs (uncached, planned) of every run; 0 takes speed from FLOPs."),
-        click.option("--timed", type=click.Choice(["all", "plan"]), default="all",
-                     help="Time every run, or the plan's alone; runs are then compared at equal FLOPs."),
-        click.option("--clock", type=click.Choice(["wall", "cpu"]), default="wall",
-                     help="What pairs are timed by: wall clock, or processor time where a CPU is shared."),
-        click.option("--features", default="stand-in", metavar="stand-in|none|DIR|hub:ID",
-                     help="Feature model: a DINOv2 folder or hub id; without one, a stand-in that gates nothing."),
-        click.option("--metric", help="The metric that errors are of.  [default: pixel_difference]"),
-        click.option("--results", type=click.Path(path_type=Path), default=Path("out/results"), metavar="DIR",
-                     help="Where each task's result is kept; what is there is not run again."),
-        click.option("--executor", type=click.Choice(["local", "ray"]), default="local", help="Where tasks run."),
-        click.option("--workers", type=click.IntRange(1), default=2, metavar="N", help="Workers, of Ray."),
-    )  # fmt: skip
-    return functools.reduce(lambda made, option: option(made), reversed(options), command)
+Check = Callable[[Job, "tuple[Source, ...]"], None]
 
 
 @dataclass(frozen=True)
@@ -145,59 +87,6 @@ def prepare_job(options: dict[str, Any], plan: str, out: Path) -> Job:
     return job
 
 
-def read_sources(options: dict[str, Any], job: Job) -> tuple[Source, ...]:
-    """The clips, each read once for its digest. Raises Failure, VideoError."""
-    from refkv_policy.canonical import sha256
-    from refkv_policy.quality.tasks import Source
-    from refkv_policy.video import SHIPPED_PROMPT, read_clip, shipped_clip
-
-    folder, default = options["clips"], options["prompt"]
-    if folder is None:
-        paths, default = [shipped_clip()], default or SHIPPED_PROMPT
-    elif not folder.is_dir():
-        raise Failure(f"--clips {folder} is not a folder; give one with video files")
-    else:
-        paths = sorted(
-            p for p in folder.iterdir() if p.is_file() and p.suffix != NO_CLIP and not p.name.startswith(".")
-        )
-    if not paths:
-        raise Failure(f"--clips {folder} holds no video; put one file a clip there")
-    sources = []
-    for path in paths:
-        _check_name(path)
-        text = path.with_suffix(NO_CLIP)
-        prompt = _prompt(text) if text.is_file() else default or ""
-        size = (job.shape.width, job.shape.height)
-        clip = read_clip(path, job.shape.frames, size, factor=job.profile.vae_scale[0])
-        digest = sha256(clip.frames.tobytes())
-        sources.append(Source(path.name, str(path.resolve()), prompt, digest, options["fps"] or clip.fps))
-        for note in clip.notes:
-            say(f"note: {path.name}: {note}")
-    return tuple(sources)
-
-
-def read_from(clips: Sequence[Source]) -> list[Path]:
-    """The files that sources were read from: clips, and texts beside them."""
-    return [file for clip in clips for file in (Path(clip.path), Path(clip.path).with_suffix(NO_CLIP))]
-
-
-def _check_name(path: Path) -> None:
-    """Raises Failure for a name that evidence cannot hold: it is measured first and written last."""
-    if not path.name.isprintable() or len(path.name) > LONGEST_NAME:
-        raise Failure(f"the clip {ascii(path.name)[:80]} has a name that cannot be printed; rename it")
-
-
-def _prompt(file: Path) -> str:
-    try:
-        prompt = read_bounded(file, 8 * LONGEST_PROMPT).decode("utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise Failure(f"the prompt {file} cannot be read: {reason}; write it anew, or move it away") from error
-    if len(prompt) > LONGEST_PROMPT:
-        raise Failure(f"the prompt {file} is longer than {LONGEST_PROMPT} characters; shorten it")
-    return prompt
-
-
 @dataclass(frozen=True)
 class Measuring:
     """A sweep made ready to run."""
@@ -212,18 +101,21 @@ class Measuring:
         from refkv_policy.quality.tasks_run import missing, run_stages
 
         wanted = self.sweep.stages() if stages is None else stages
-        left = sum(len(tasks) for _, tasks in missing(wanted, self.store))
+        left = [task for _, tasks in missing(wanted, self.store) for task in tasks]
         total = len({task.key for stage in wanted for task in stage.tasks})
-        say(f"{left} of {total} runs are to be made; results in {self.store.folder}")
+        steps = sum(task.steps for task in left)
+        say(f"{len(left)} of {total} runs are to be made, {steps} denoising steps; results in {self.store.folder}")
+        if left and (pace := self._pace(wanted)):
+            say(f"about {span(pace * steps)} at the pace of the results that are there")
         label = [""]
         remote = options["executor"] == "ray"
         opener = functools.partial(open_bench, self.spec) if remote else lambda: open_bench(self.spec, self.features)
         with ExitStack() as stack:
-            step = stack.enter_context(progress("measuring", left, lambda: label[0]))
+            step = stack.enter_context(progress("measuring", steps, lambda: label[0]))
 
             def done(task: Any) -> None:
                 label[0] = f"{task.label}, {task.clip.name}, seed {task.seed}"
-                step()
+                step(task.steps)
 
             run_stages(
                 wanted,
@@ -235,17 +127,31 @@ class Measuring:
                 on_done=done,
             )
 
+    def _pace(self, stages: Sequence[Any]) -> float | None:
+        """Seconds a denoising step of a whole request took in a run that is there; None where none is."""
+        for task in (task for stage in stages for task in stage.tasks if task.kind == "run"):
+            told = (self.store.result(task) or {}).get("run")
+            if told:
+                return float(told["seconds"]["total"]) / task.steps
+        return None
 
-def ready(options: dict[str, Any], plan: str, default_varies: bool = False) -> Measuring:
-    """Check every option, read clips and digests, and lay out the sweep; the pipeline is not loaded yet.
 
-    default_varies: vary what the plan has to vary where no --vary is given. Raises Failure, PlanError, RefkvError.
+def ready(
+    options: dict[str, Any], plan: str, default_varies: bool = False, check: Check = lambda *_: None
+) -> Measuring:
+    """Check every option, compile every variant, read clips and digests, and lay out the sweep; no pipeline is loaded yet.
+
+    default_varies: vary what the plan has to vary where no --vary is given. check: what else to look at before torch is
+    imported, which takes seconds. Raises Failure, PlanError, RefkvError.
     """
     from refkv_policy.cli.libraries import choose_device, choose_dtype, needs_run_extra
 
     _check_texts(*sys.argv, options["prompt"] or "", options["negative_prompt"])
     job = prepare_job(options, plan, options["results"])
     variants = _variants(options, job, default_varies)
+    with needs_run_extra():
+        clips = read_sources(options, job)
+    check(job, clips)
     device = choose_device(options["device"])
     dtype = str(choose_dtype(options["dtype"], device)).removeprefix("torch.")
     with needs_run_extra():
@@ -253,7 +159,6 @@ def ready(options: dict[str, Any], plan: str, default_varies: bool = False) -> M
 
         from refkv_policy.quality.sweep import Sweep, make_entries
         from refkv_policy.quality.tasks import Store
-    clips = read_sources(options, job)
     features = load_features(options["features"], str(device))
     _check_metric(options["metric"], features)
     conditions = make_conditions(options, job, dtype, device, tuple(model.digest for model in features))
@@ -345,14 +250,42 @@ def make_conditions(
 
 
 def _variants(options: dict[str, Any], job: Job, default_varies: bool) -> tuple[Variant, ...]:
-    from refkv_policy.quality.variants import choose_rule, lossy_rules, make_variants, parse_vary
+    from refkv_policy.quality.variants import VaryError, choose_rule, lossy_rules, make_variants, parse_vary
     from refkv_policy.quality.variants import default_varies as usual
 
     varies = [parse_vary(text) for text in options["varies"]]
     if not varies and not (default_varies and lossy_rules(job.plan)):
         return ()
-    rule = choose_rule(job.plan, options["rule"])
-    return make_variants(job.plan, job.profile, job.table.steps, rule, varies or usual(job.plan, rule))
+    try:
+        rule = choose_rule(job.plan, options["rule"])
+    except VaryError as error:
+        if varies or options["rule"] is not None:
+            raise
+        say(f"note: nothing is varied, since the plan has several rules: {error}")
+        return ()
+    variants = make_variants(job.plan, job.profile, job.table.steps, rule, varies or usual(job.plan, rule))
+    _tell_variants(variants, job, asked=bool(varies))
+    return variants
+
+
+def _tell_variants(variants: Sequence[Variant], job: Job, *, asked: bool) -> None:
+    """Say, before anything runs, which variants are not run and why. Raises Failure where that leaves none that was asked for."""
+    faults: dict[str, list[str]] = {}
+    for variant in variants:
+        if variant.table is None:
+            faults.setdefault(str(variant.fault), []).append(variant.name)
+    told = [f"{'; '.join(names)}: {fault}" for fault, names in faults.items()]
+    if asked and variants and all(variant.table is None for variant in variants):
+        raise Failure("no variant compiles, so nothing was run", more=[f"  {line}" for line in told])
+    for line in told:
+        say(f"note: does not compile and is left out: {line}")
+    by_table: dict[str, list[str]] = {}
+    for variant in variants:
+        if variant.table is not None:
+            by_table.setdefault(variant.table.digest, []).append(variant.name)
+    for names in by_table.values() if asked else ():
+        if len(names) > 1:
+            say(f"note: these compile to one table, which is run once: {'; '.join(names)}")
 
 
 def fewer(measuring: Measuring, **changes: Any) -> Measuring:

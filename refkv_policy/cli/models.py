@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from refkv_policy.cli.group import echo, echo_json
+from refkv_policy.text import columns, fold
 
 
 @click.command("models")
@@ -38,17 +39,16 @@ def models(as_json: bool) -> None:
         echo_json({"format_version": 1, "models": entries})
         return
     for e in entries:
-        weights = (
-            "weights: `refkv run --model DIR`" if e["vace_at"] else "to run it, attach a plan to its pipeline in Python"
-        )
+        weights = "weights: `refkv run --model DIR`" if e["vace_at"] else "attach a plan to its pipeline in Python"
         weights = "embedded: `refkv run` needs nothing else" if e["embedded"] else weights
-        echo(f"{e['name']}  {e['title']} ({weights})")
-        echo(f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads")
-        if e["vace_at"]:
-            echo(f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}")
-        for stack, named in e["sets"].items():
-            for label, selector in named.items():
-                echo(f"  {stack}[{label}] is {stack}[{selector}]")
+        vace = f"  {len(e['vace_at'])} VACE blocks, added after main {', '.join(map(str, e['vace_at']))}"
+        lines = [
+            f"{e['name']}  {e['title']} ({weights})",
+            f"  {e['main_blocks']} main blocks, width {e['dim']}, feed-forward {e['ffn_dim']}, {e['heads']} heads",
+            *([vace] if e["vace_at"] else []),
+            *(f"  {s}[{label}] is {s}[{text}]" for s, named in e["sets"].items() for label, text in named.items()),
+        ]
+        echo(fold("\n".join(lines), columns()))
 
 
 def _embedded(name: str) -> bool:

@@ -8,6 +8,7 @@ import click
 
 from refkv_policy.cli.find import shipped_plans
 from refkv_policy.cli.group import echo, echo_json
+from refkv_policy.text import columns, fold
 
 
 @click.command("plans")
@@ -37,6 +38,9 @@ def plans(as_json: bool) -> None:
     width = max(len(e["name"]) for e in entries) if entries else 0
     for e in entries:
         steps = ", ".join(map(str, e["steps"]))
-        echo(f"{e['name']:<{width}}  {'+'.join(e['tiers']) or 'none'}  {e['purpose']}, {steps} steps")
-        echo(f"{'':<{width}}  {e['description']}")
-        echo(f"{'':<{width}}  for {', '.join(e['models'])}")
+        lines = (
+            f"{e['name']:<{width}}  {'+'.join(e['tiers']) or 'none'}  {e['purpose']}, {steps} steps",
+            f"{'':<{width}}  {e['description']}",
+            f"{'':<{width}}  for {', '.join(e['models'])}",
+        )
+        echo(fold("\n".join(lines), columns()))

@@ -11,6 +11,7 @@ from refkv_policy.plan.diagnostic import Diagnostic, Span
 from refkv_policy.plan.reader import in_order
 from refkv_policy.plan.source import lines
 from refkv_policy.plan.wording import json_text, visible
+from refkv_policy.text import columns, fold
 
 FORMAT_VERSION = 1
 WIDTH = 100
@@ -23,12 +24,13 @@ Style = Callable[..., str]
 def render(
     diagnostics: Iterable[Diagnostic], form: str = "text", sources: Sources | None = None, color: bool = False
 ) -> str:
-    """The diagnostics in one of FORMATS, by file and place, ending in a line break unless empty.
+    """The diagnostics in one of FORMATS, errors first, then by file and place, ending in a line break unless empty.
 
     sources: the text of each file, for snippets; a file that is not there gets none. Raises KeyError for a format that
     does not exist.
     """
-    return FORMATS[form](in_order(diagnostics), sources or {}, color)
+    found = tuple(sorted(in_order(diagnostics), key=lambda d: tuple(_COLORS).index(d.severity)))
+    return FORMATS[form](found, sources or {}, color)
 
 
 def _text(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) -> str:
@@ -37,10 +39,10 @@ def _text(diagnostics: tuple[Diagnostic, ...], sources: Sources, color: bool) ->
     blocks = []
     for d in diagnostics:
         head = f"{style(_place(d), bold=True)}: {style(d.severity, fg=_COLORS[d.severity], bold=True)}"
-        block = [f"{head} {style(d.code, bold=True)} {visible(d.message)}"]
+        block = [_folded(f"{head} {style(d.code, bold=True)} {visible(d.message)}")]
         if d.span is not None and d.span.line <= len(split.get(d.file, ())):
             block += _snippet(split[d.file], d.span, style, _COLORS[d.severity])
-        block.append(f"  {style('help:', fg='green', bold=True)} {visible(d.help)}")
+        block.append(_folded(f"  {style('help:', fg='green', bold=True)} {visible(d.help)}"))
         blocks.append("\n".join(block) + "\n")
     return "\n".join(blocks)
 
@@ -126,17 +128,23 @@ def _snippet(source: list[str], span: Span, style: Style, color: str) -> list[st
     line = source[span.line - 1]
     start = span.column - 1
     end = span.end_column - 1 if span.end_line == span.line else max(len(line.rstrip()), start + 1)
-    crop = 0 if len(line) <= WIDTH else max(0, min(start - WIDTH // 4, len(line) - WIDTH))
-    shown = line[crop : crop + WIDTH]
-    start, end = start - crop, min(end - crop, WIDTH)
+    width = min(WIDTH, max(20, (columns() or WIDTH + 20) - 20))  # beside the line's number and two ellipses
+    crop = 0 if len(line) <= width else max(0, min(start - width // 4, len(line) - width))
+    shown = line[crop : crop + width]
+    start, end = start - crop, min(end - crop, width)
     before, under = visible(shown[:start]), visible(shown[start:end])
-    left, right = "…" if crop else "", "…" if crop + WIDTH < len(line) else ""
+    left, right = "…" if crop else "", "…" if crop + width < len(line) else ""
     gutter, blank = f"{span.line} |", " " * len(str(span.line)) + " |"
     carets = style("^" * max(1, _width(under)), fg=color, bold=True)
     return [
         f"  {style(gutter, fg='blue')} {left}{visible(shown)}{right}",
         f"  {style(blank, fg='blue')} {' ' * (len(left) + _width(before))}{carets}",
     ]
+
+
+def _folded(text: str) -> str:
+    """The text broken between words where it is longer than the terminal is wide; colours take no columns there."""
+    return fold(text, columns())
 
 
 def _width(text: str) -> int:

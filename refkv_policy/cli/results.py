@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import refkv_policy as refkv
 from refkv_policy.canonical import sha256
 from refkv_policy.cli.execute import Difference, Generated, difference, generate
-from refkv_policy.cli.group import FALLS_SHORT, FINE, Failure, say
+from refkv_policy.cli.group import FALLS_SHORT, FINE
 from refkv_policy.cli.job import Job
+from refkv_policy.cli.outputs import cannot_write, set_aside
 from refkv_policy.cli.progress import progress
 from refkv_policy.cli.summary import prediction_json, site_lines
 from refkv_policy.compiler import human_bytes
-from refkv_policy.compiler.lock import write_lock
+from refkv_policy.compiler.lock import check_lock, write_lock
 from refkv_policy.plan.wording import visible
 from refkv_policy.video import side_by_side, write_clip
 
@@ -44,18 +44,15 @@ class Results:
 
     @classmethod
     def open(cls, job: Job, dtype: str, device: str) -> Results:
-        """Make the folder, put earlier results out of the way and write the lock. Raises Failure."""
+        """Put earlier results out of the way and write the lock. The folder is there. Raises Failure."""
         results = cls(job, dtype, device)
         lock = job.out / f"{job.plan_path.stem}.lock"
         try:
-            job.out.mkdir(parents=True, exist_ok=True)
-            for name in (OUTPUT, COMPARE):
-                (job.out / name).unlink(missing_ok=True)
-            _set_aside(job.out / LOG)
+            other = lock.exists() and check_lock(job.plan, lock) is not None
+            set_aside(job.out, (LOG, OUTPUT, COMPARE, *([lock.name] if other else [])))
             write_lock(job.plan, lock)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise Failure(f"cannot write into {job.out}: {reason}; choose another folder with --out") from error
+            raise cannot_write(job.out, error) from error
         results.files.append(lock)
         return results
 
@@ -130,7 +127,7 @@ class Results:
         assert self.planned is not None and self.summary is not None
         predicted, measured = self.predicted, self.summary
         counts = (predicted.tally.hits, predicted.tally.misses)
-        lines = ["", f"{self.outcome}, {measured.departures} departures", self._latency()]
+        lines = ["", f"{self.outcome}, {measured.departures} departures", *self._latency()]
         if (gap := self.difference) is not None:
             lines.append(
                 f"pixel difference from uncached: mean {gap.mean:.3%}, worst frame {gap.worst_frame:.3%}, "
@@ -148,17 +145,25 @@ class Results:
         lines += ["", *(visible(str(path)) for path in self.files)]
         return "\n".join(lines)
 
-    def _latency(self) -> str:
+    def _latency(self) -> list[str]:
+        """How long both runs took. A ratio of one run each is no property of the plan, and is not told as one."""
         assert self.planned is not None
-        planned = self.planned.denoise_seconds
-        line = f"denoising: planned {planned:.2f} s"
-        if self.uncached is not None:
-            uncached = self.uncached.denoise_seconds
-            line += f", uncached {uncached:.2f} s: {uncached / planned:.2f}x"
-            line += f" (predicted {self.predicted.speedup:.2f}x; one run each)"
-            if self.device == "cpu" and _busy(self.planned, self.uncached):
-                line += " — not comparable: something else kept the machine busy meanwhile"
-        return f"{line}; whole call {self.planned.total_seconds:.2f} s"
+        planned, uncached = self.planned, self.uncached
+        whole = f"whole call {planned.total_seconds:.2f} s"
+        if uncached is None:
+            return [f"denoising: planned {planned.denoise_seconds:.2f} s; {whole}"]
+        lines = [
+            f"denoising: planned {planned.denoise_seconds:.2f} s, uncached {uncached.denoise_seconds:.2f} s; {whole}"
+        ]
+        if self.device != "cpu":
+            lines.append(f"  one run each: {uncached.denoise_seconds / planned.denoise_seconds:.2f}x")
+        elif _busy(planned, uncached):
+            lines.append("  the machine was busy meanwhile: the two times are not comparable")
+        else:
+            # What else runs on the machine takes wall-clock time from either run, and processor time from neither.
+            lines.append(f"  one run each, in processor time: {uncached.denoise_cpu / planned.denoise_cpu:.2f}x")
+        bound = f"predicted by FLOPs: {self.predicted.speedup:.2f}x at most"
+        return [*lines, f"  {bound}; `refkv gate {visible(str(self.job.plan_path))}` measures it, over pairs of runs"]
 
     def json(self) -> dict[str, Any]:
         """The summary for a machine."""
@@ -191,6 +196,7 @@ def _run_json(run: Generated) -> dict[str, Any]:
     return {
         "denoise_seconds": run.denoise_seconds,
         "total_seconds": run.total_seconds,
+        "denoise_cpu_seconds": run.denoise_cpu,
         "cpu_seconds": run.cpu_seconds,
         "memory_peak": run.memory,
     }
@@ -200,13 +206,3 @@ def _busy(*runs: Generated) -> bool:
     """Whether something else took the machine away from a run, so that its seconds say little."""
     shares = [run.denoise_cpu / run.denoise_seconds for run in runs]
     return min(shares) < STARVED or max(shares) / min(shares) - 1 > UNEVEN
-
-
-def _set_aside(log: Path) -> None:
-    """Keep an earlier audit log under a name that tells when it was written: a record is not overwritten."""
-    if not log.exists():
-        return
-    written = datetime.datetime.fromtimestamp(log.stat().st_mtime)
-    kept = log.with_name(f"{log.stem}-{written:%Y%m%dT%H%M%S%f}{log.suffix}")
-    log.rename(kept)
-    say(f"note: the earlier {log.name} is kept as {kept.name}")

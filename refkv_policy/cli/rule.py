@@ -11,6 +11,7 @@ import click
 
 from refkv_policy.cli.group import Failure, did_you_mean, echo, echo_json
 from refkv_policy.plan.wording import inert
+from refkv_policy.text import columns, fold
 
 if TYPE_CHECKING:
     from refkv_policy.plan.catalogue import Rule
@@ -44,7 +45,11 @@ def find_rule(name: str) -> Rule:
     for entry in known.values():
         if entry.name == name.lower():
             return entry
-    guess = did_you_mean(name.lower(), [r.name for r in known.values()])
+    # Names are long: less alike than this, one is a guess at random.
+    within = [r.name for r in known.values() if name.lower() in r.name]
+    if within:
+        raise Failure(f"there is no rule {name}; of that name are {', '.join(within)}")
+    guess = did_you_mean(name.lower(), [r.name for r in known.values()], 0.7)
     raise Failure(f"there is no rule {name}{guess} `refkv rule` lists them")
 
 
@@ -80,7 +85,7 @@ def _list(rules: Iterable[Rule]) -> Iterator[str]:
         yield click.style(heading, bold=True)
         for entry in group:
             mark = "" if entry.severity == "error" else f" ({entry.severity})"
-            yield f"  {entry.code} {entry.name}{mark}: {summary(entry)}"
+            yield fold(f"  {entry.code} {entry.name}{mark}: {summary(entry)}", columns())
 
 
 def _explain(rule: Rule) -> Iterator[str]:
@@ -114,6 +119,6 @@ def _side(text: str) -> Iterator[str]:
 
 def _wrapped(text: str, first: str, then: str | None = None) -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=first if then is None else then,
+        text, min(WIDTH, columns() or WIDTH), initial_indent=first, subsequent_indent=first if then is None else then,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip

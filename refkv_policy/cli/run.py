@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from refkv_policy.cli.group import echo, echo_json, say
+from refkv_policy.text import columns, fold
+
+if TYPE_CHECKING:
+    from refkv_policy.cli.job import Job
 
 DEFAULT_PLAN = "wan21_p1_k4"
 
@@ -67,8 +72,7 @@ def _dry_run(options: dict[str, Any]) -> int:
     prediction = job.predict(dtype)
     tell = _teller(options["as_json"])
     tell(title(job, "no clip (a dry run)"))
-    for note in notes:
-        say(f"note: {note}")
+    _say_notes(job, notes)
     tell(prediction_text(job, prediction, dtype))
     if options["as_json"]:
         echo_json({"format_version": 1, "dry_run": True, **prediction_json(job, prediction, dtype)})
@@ -76,14 +80,18 @@ def _dry_run(options: dict[str, Any]) -> int:
 
 
 def _run(options: dict[str, Any]) -> int:
-    from refkv_policy.cli.inputs import read_inputs
-    from refkv_policy.cli.libraries import choose_device, choose_dtype, load_pipeline
-    from refkv_policy.cli.results import Results
+    """Everything that can be wrong with the command line is told before torch is imported, which takes seconds."""
+    from refkv_policy.cli.libraries import choose_device, choose_dtype, load_pipeline, needs_run_extra
+    from refkv_policy.cli.outputs import held
     from refkv_policy.cli.summary import prediction_text, title
-    from refkv_policy.video import SHIPPED_CREDIT, SHIPPED_PROMPT, shipped_clip
 
     tell = _teller(options["as_json"])
     job, notes = _prepare(options)
+    for note in notes:
+        say(f"note: {note}")
+    with needs_run_extra():
+        from refkv_policy.cli.inputs import read_inputs
+        from refkv_policy.video import SHIPPED_CREDIT, SHIPPED_PROMPT, shipped_clip
     inputs = read_inputs(
         options["video"] or str(shipped_clip()),
         job.shape,
@@ -97,23 +105,37 @@ def _run(options: dict[str, Any]) -> int:
     prompt = job.prompt if options["prompt"] is not None or options["video"] else SHIPPED_PROMPT
     job = replace(job, inputs=inputs, prompt=prompt)
     clip = Path(inputs.clip.source).name
-    tell(title(job, clip if options["video"] else f"{clip} ({SHIPPED_CREDIT})"))
-    for note in (*notes, *inputs.clip.notes):
-        say(f"note: {note}")
-    device = choose_device(options["device"])
-    dtype = choose_dtype(options["dtype"], device)
-    tell(prediction_text(job, job.predict(_name(dtype)), _name(dtype)))
-    results = Results.open(job, _name(dtype), str(device))
-    pipe = load_pipeline(job.model, dtype, device, options["offload"], job.plan.run.sampler)
-    if options["baseline"]:
-        results.warm_up(pipe)
-    results.run_planned(pipe)
-    if options["baseline"]:
-        results.run_uncached(pipe)
+    with held(job.out):
+        tell(title(job, clip if options["video"] else f"{clip} ({SHIPPED_CREDIT})"))
+        _say_notes(job, inputs.clip.notes)
+        device = choose_device(options["device"])
+        dtype = choose_dtype(options["dtype"], device)
+        tell(prediction_text(job, job.predict(_name(dtype)), _name(dtype)))
+        pipe = load_pipeline(job.model, dtype, device, options["offload"], job.plan.run.sampler)
+        from refkv_policy.cli.results import Results
+
+        results = Results.open(job, _name(dtype), str(device))
+        if options["baseline"]:
+            results.warm_up(pipe)
+        results.run_planned(pipe)
+        if options["baseline"]:
+            results.run_uncached(pipe)
     tell(results.text())
     if options["as_json"]:
         echo_json({"format_version": 1, **results.json()})
     return results.status
+
+
+def _say_notes(job: Job, notes: Iterable[str]) -> None:
+    """What was changed to fit, and whatever `refkv validate` warns of."""
+    from refkv_policy.cli.validate import examine
+
+    for note in notes:
+        say(f"note: {note}")
+    for found in examine(job.plan):
+        if found.severity != "note":
+            say(f"{found.severity}: {found}")
+            say(f"  help: {found.help}")
 
 
 def _prepare(options: dict[str, Any]) -> Any:
@@ -137,7 +159,7 @@ def _prepare(options: dict[str, Any]) -> Any:
 
 def _teller(as_json: bool) -> Callable[[str], None]:
     """Says the human-readable part: on stdout, or on stderr where stdout is for the JSON."""
-    return lambda text: echo(text, err=as_json)
+    return lambda text: echo(fold(text, columns(sys.stderr if as_json else sys.stdout)), err=as_json)
 
 
 def _name(dtype: Any) -> str:

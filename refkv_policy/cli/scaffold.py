@@ -23,7 +23,7 @@ SPACED = 0.37
 
 @dataclass(frozen=True, slots=True)
 class Scaffold:
-    """What a first plan says. schema: its path from the plan's folder, for the editors' modeline."""
+    """What a first plan says. schema: its path from the plan's folder, for the editors' modeline. budget: of the store."""
 
     name: str
     models: tuple[str, ...]
@@ -35,6 +35,7 @@ class Scaffold:
     date: datetime.date
     expires: datetime.date
     schema: str
+    budget: str | None = None
 
     def variants(self) -> Iterator[str]:
         """The plan with each refresh and each choice of sites that the method declares, the likeliest first."""
@@ -105,6 +106,10 @@ class Scaffold:
         if self.method.takes_window:
             body += _commented(
                 "    # window: all,!first 2,!last 2", "steps where reuse is allowed; the others are computed"
+            )
+        if self.budget is not None:
+            body += _commented(
+                f"    store: {{budget: {self.budget}}}", "what the rule may keep: room for float32 at this size"
             )
         return body + self._acknowledgements()
 

@@ -37,7 +37,7 @@ def schema(kind: str | None, method: str | None, as_json: bool) -> None:
             return
         width = max(len(e["kind"]) for e in entries)
         for e in entries:
-            echo(f"{e['kind']:<{width}}  version {e['version']}  {e['title']}")
+            echo(f"{e['kind']:<{width}}  {e['title']}")
 
 
 def published() -> dict[str, list[Path]]:

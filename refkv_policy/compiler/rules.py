@@ -47,6 +47,23 @@ SITE_TWICE = rule(
     "leave it out of one of the two selectors, for example with `!`",
     "Two rules at one site would leave it to their order what happens.",
 )
+_SKIPS = "it reuses what the stack adds while little changes, and nearest to it is `teacache`; "
+_FIRST = "it reuses what the stack adds while its first blocks change little, and nearest to it is `{}`; "
+_FORECASTS = "it forecasts values from earlier ones, and nearest to it is `taylor`; "
+_REUSES = (
+    "it reuses what blocks gave at an earlier step, and nearest to it is `residual_reuse`, at steps the plan lists; "
+)
+METHODS_ELSEWHERE = {
+    **dict.fromkeys(("easycache", "seacache", "stepcache", "adacache"), _SKIPS),
+    **dict.fromkeys(("fbcache", "firstblockcache"), _FIRST.format("firstblock")),
+    **dict.fromkeys(("cachedit", "dicache"), _FIRST.format("dbcache")),
+    **dict.fromkeys(("taylorseer", "taylorseercache", "hicache", "foca"), _FORECASTS),
+    **dict.fromkeys(
+        ("bwcache", "blockcache", "deepcache", "fora", "deltadit", "pab", "pyramidattentionbroadcast", "fastercache",
+         "toca"), _REUSES),
+}  # fmt: skip
+"""Methods of other tools, in lower-case letters alone, and what here is nearest to each."""
+
 UNKNOWN_METHOD = rule(
     "RKV213",
     "unknown-method",
@@ -97,6 +114,13 @@ NOT_FOR_STEPS = rule(
     "run with one of those, or add {steps} to `run.steps` and review what the plan compiles to",
     "A step count decides which steps are refreshed; others are refused, not rescaled.",
 )
+NOT_FOR_GUIDANCE = rule(
+    "RKV222",
+    "plan-not-for-guidance",
+    "the plan is not reviewed for guidance {guidance:g}; it lists {listed}",
+    "run with one of those, or add {guidance:g} to `run.guidance` and review the plan",
+    "Guidance decides whether the unconditional branch runs, and how far its errors are multiplied.",
+)
 
 PROFILE_NAME = rule(
     "RKV221",
@@ -143,8 +167,8 @@ INTERVAL_ONE = rule(
     "interval-of-one",
     "rule {name!r} computes every step: an interval of 1 stores and saves nothing",
     "raise the interval, or remove the rule",
-    "Fine as the first point of a sweep; useless in service.",
-    severity="warning",
+    "A rule that saves nothing is a cache that is believed in and does not exist. `refkv sweep` takes an interval of 1 for the "
+    "plan without the rule.",
 )
 REFRESH_FORM = rule(
     "RKV306",
@@ -259,6 +283,15 @@ INTERVAL_BEYOND = rule(
     "(model {model}, {steps} steps)",
     'shorten the interval, or list the steps, such as `refresh: {{steps: "0"}}`, where one refresh is what is meant',
     "A reviewer reads an interval as a bound on a value's age; here only the end of the run, or of the window, bounds it.",
+    severity="warning",
+)
+
+NO_RULES = rule(
+    "RKV322",
+    "plan-without-rules",
+    "the plan has no rule: everything is computed",
+    'write a rule, such as `- {{name: text, tier: P0, method: text_kv, at: "main[all].text_kv"}}`',
+    "A plan that caches nothing is more often unfinished than meant, and whoever runs it believes in a cache.",
     severity="warning",
 )
 

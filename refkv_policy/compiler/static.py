@@ -33,12 +33,12 @@ def _check_rule(plan: Plan, rule: CacheRule) -> Iterator[Diagnostic]:
     try:
         method = methods.get(rule.method)
     except KeyError:
-        known = methods.names()
+        known, plain = methods.names(), "".join(filter(str.isalpha, rule.method.lower()))
         yield rules.UNKNOWN_METHOD.at(
             file,
             document.span((*rule.path, "method")),
             method=rule.method,
-            guess=did_you_mean(rule.method, known),
+            guess=rules.METHODS_ELSEWHERE.get(plain) or did_you_mean(rule.method, known),
             known=listed(known),
         )
         return
@@ -113,6 +113,8 @@ def check_run(plan: Plan) -> Iterator[Diagnostic]:
             known=listed(SAMPLERS),
         )
     yield from check_quantization(plan)
+    if not plan.caches and plan.quantization.attention.dtype == "native":
+        yield rules.NO_RULES.at(document.file, document.span(("caches",)))
 
 
 def check_acknowledgements(

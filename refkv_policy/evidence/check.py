@@ -46,7 +46,8 @@ def check_evidence(
     """Every fault of the evidence that the plan names. Never raises; compiles nothing when it names none.
 
     Stale, edited, unreadable and misplaced evidence is an error; red evidence is one under `purpose: recommended` and a
-    warning otherwise; missing and incomplete evidence is a note, and left to guardrails.
+    note otherwise; missing evidence is a warning there and a note otherwise, incomplete evidence a note: both are left to
+    guardrails.
     """
     if all(entry.evidence is None for entry in plan.acknowledgements):
         return tuple(_unbacked(plan))
@@ -79,7 +80,7 @@ def examine(plan: Plan, tables: Tables | None = None, today: datetime.date | Non
         if path is None:
             found.append(teller.tell(rules.WRONG_PATH, problem=problem, name=_stem(plan)))
         elif not os.path.lexists(path):
-            found.append(teller.tell(rules.MISSING, problem="is not there"))
+            found.append(teller.missing("is not there"))
         else:
             evidence, faults = read_evidence(shown(path))
             found.extend(faults)
@@ -95,8 +96,7 @@ def _unbacked(plan: Plan) -> Iterator[Diagnostic]:
         document = plan.document
         path = f"evidence/{_stem(plan)}.json"
         span = document.span(plan.acknowledgements[0].path)
-        problem = "is named by no acknowledgement of this recommended plan"
-        yield rules.MISSING.at(document.file, span, path=path, plan=document.file, problem=problem)
+        yield rules.UNBACKED.at(document.file, span, path=path, plan=document.file)
 
 
 def locate(root: Path, path: str) -> tuple[Path | None, str]:
@@ -121,12 +121,16 @@ class _Teller:
 
     def __init__(self, plan: Plan, entry: Acknowledgement) -> None:
         self.plan, self.entry = plan, entry
+        self.recommended = plan.purpose == "recommended"
 
     def tell(self, rule: Rule, severity: Severity | None = None, **fields: object) -> Diagnostic:
         document = self.plan.document
         span = document.span((*self.entry.path, "evidence"))
         found = rule.at(document.file, span, path=_word(self.entry.evidence), plan=document.file, **fields)
         return found if severity is None else replace(found, severity=severity)
+
+    def missing(self, problem: str) -> Diagnostic:
+        return self.tell(rules.MISSING, "warning" if self.recommended else None, problem=problem)
 
     def of_document(self, evidence: Evidence, tables: Tables) -> Iterator[Diagnostic]:
         """What of the plan's scopes is stale, red, incomplete or missing in it; an edit is told by reading."""
@@ -143,12 +147,14 @@ class _Teller:
             ]
             yield self.tell(rules.STALE, scopes=_scopes(scopes), difference=", ".join(dict.fromkeys(told)))
         if scopes := by.get("red"):
-            severity: Severity = "error" if self.plan.purpose == "recommended" else "warning"
-            yield self.tell(rules.RED, severity, scopes=_scopes(scopes), items=_items(evidence, scopes, "red"))
+            severity: Severity = "error" if self.recommended else "note"
+            advice = rules.RED_RECOMMENDED if self.recommended else rules.RED_REFERENCE
+            items = _items(evidence, scopes, "red")
+            yield self.tell(rules.RED, severity, scopes=_scopes(scopes), items=items, advice=advice)
         if scopes := by.get("incomplete"):
             yield self.tell(rules.INCOMPLETE, scopes=_scopes(scopes), items=_items(evidence, scopes, "not_measured"))
         if scopes := by.get("missing"):
-            yield self.tell(rules.MISSING, problem=f"says nothing of {_scopes(scopes)}")
+            yield self.missing(f"says nothing of {_scopes(scopes)}")
 
 
 def _items(evidence: Evidence, scopes: Iterable[Scope], verdict: str) -> str:

@@ -1,4 +1,4 @@
-"""Texts of the evidence diagnostics: RKV510 to RKV519. Faults of the schema have the codes of the plan's (RKV1xx)."""
+"""Texts of the evidence diagnostics: RKV510 to RKV520. Faults of the schema have the codes of the plan's (RKV1xx)."""
 
 from __future__ import annotations
 
@@ -76,8 +76,13 @@ RED = rule(
     "RKV518",
     "evidence-red",
     "the evidence {path} is red for {scopes}: {items}",
-    "do not recommend the plan: write `purpose: reference`, or change it and measure anew",
+    "{advice}",
     "A plan whose own measurement fails its gate may be shown for comparison, not recommended.",
+)
+RED_RECOMMENDED = "do not recommend the plan: write `purpose: reference`, or change it and measure anew"
+RED_REFERENCE = (
+    "nothing need be done while the plan says `purpose: reference`; "
+    "before it is recommended, change it and measure anew"
 )
 INCOMPLETE = rule(
     "RKV519",
@@ -86,4 +91,12 @@ INCOMPLETE = rule(
     "measure what is missing: `refkv gate {plan} --out {path}`",
     "What was not measured is neither good nor bad.",
     severity="note",
+)
+UNBACKED = rule(
+    "RKV520",
+    "recommended-without-evidence",
+    "the plan is recommended, and no acknowledgement names evidence of what it costs",
+    "measure it: `refkv gate {plan} --out {path}`, and write `evidence: {path}` here; or write `purpose: reference`",
+    "A recommendation is a claim of quality, and such a claim is bound to what was measured.",
+    severity="warning",
 )

@@ -21,7 +21,7 @@ VERSION, KIND = 1, "plan"
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """The plan of a file, or a shipped plan by its name (`wan21_p1_k4`).
+    """The plan of a file, or a shipped plan by its file's name or its own (`wan21_p1_k4`, `wan21-p1-k4`).
 
     Raises PlanError, which carries every diagnostic, when it is not a sound one.
     """
@@ -37,7 +37,7 @@ def _shipped(path: str | os.PathLike[str]) -> str | None:
     if os.path.basename(name) != name or os.path.splitext(name)[1] or os.path.exists(name):
         return None
     try:
-        return os.fspath(resource(f"plans/{name}.yaml"))
+        return os.fspath(resource(f"plans/{name.replace('-', '_')}.yaml"))
     except FileNotFoundError:
         return None
 

@@ -9,6 +9,24 @@ MAX_DEPTH = 32
 MAX_NODES = 20_000
 MAX_DIGITS = 18
 
+ELSEWHERE = {
+    **dict.fromkeys(("teacache", "tea_cache", "teacache_thresh", "rel_l1_thresh"), "TeaCache"),
+    **dict.fromkeys(("magcache", "mag_cache", "magcache_thresh", "mag_ratios", "retention_ratio"), "MagCache"),
+    **dict.fromkeys(("fbcache", "first_block_cache", "residual_diff_threshold"), "FirstBlockCache and cache-dit"),
+    **dict.fromkeys(
+        ("cache_dit", "cache_config", "dbcache", "dbcache_config", "fn_compute_blocks", "bn_compute_blocks",
+         "max_warmup_steps", "max_cached_steps", "max_continuous_cached_steps", "enable_separate_cfg",
+         "calibrator_config"), "cache-dit"),
+    **dict.fromkeys(("taylorseer", "taylorseer_order", "max_order"), "TaylorSeer"),
+}  # fmt: skip
+"""Keys of other caching tools, in lower case, and whose they are."""
+
+NOT_A_LIST = {
+    "interval": "a rule has one interval: write a rule for each group of sites, such as `hint[2-3]` every 2 steps and "
+    "`hint[4-5]` every 4",
+}
+"""What to write where a list or a mapping stands in the place of one value."""
+
 # Files and YAML ------------------------------------------------------------------------------------------------------
 
 MISSING_FILE = rule(
@@ -37,7 +55,7 @@ EMPTY_FILE = rule(
     "empty-file",
     "the file holds nothing but {what}",
     "write what it is for; a plan begins with `version: 1` and `kind: plan`",
-    "An empty file is more often a slip than a wish to cache nothing, which is said with `caches: []`.",
+    "An empty file is a slip: a plan that caches nothing says so, and is warned of, with `caches: []`.",
 )
 TOO_LARGE = rule(
     "RKV005",

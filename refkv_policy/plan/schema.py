@@ -135,7 +135,8 @@ class _Teller:
         meant: set[str | None] = set()
         unknown = [key for key in value if key not in known] if "additionalProperties" in kinds else []
         for key in unknown:
-            guess = nearest(key, [k for k in known if k not in value] or known)
+            foreign = rules.ELSEWHERE.get(key.lower().replace("-", "_"))
+            guess = None if foreign else nearest(key, [k for k in known if k not in value] or known)
             meant.add(guess)
             span = self.document.span((*path, key), key=True)
             advice = self.advice_on_key(key, guess, known)
@@ -197,6 +198,9 @@ class _Teller:
                 return self.unmatched(path, error)
 
     def advice_on_key(self, key: str, guess: str | None, known: Schema) -> str:
+        if (tool := rules.ELSEWHERE.get(key.lower().replace("-", "_"))) is not None:
+            example = example_of(plan_schema()["properties"]["caches"])[1:-1]
+            return f"that is a setting of {tool}; a plan names sites and when they are computed: `caches:` with `- {example}`"
         if guess is not None:
             return f"did you mean `{guess}`? the keys here are {listed(known, 'and')}"
         homes = sorted(set(_homes(self.schema, key, self.root)))
@@ -209,6 +213,10 @@ class _Teller:
         source = self.source(path)
         if value is None:
             return f"write a value, such as `{example}`"
+        if isinstance(value, (list, dict)) and path and path[-1] in rules.NOT_A_LIST:
+            return rules.NOT_A_LIST[str(path[-1])]
+        if isinstance(value, dict) and "array" in names and example.startswith("[{"):
+            return f"write a list, each entry after a dash: `- {example[1:-1]}`"
         if "string" in names and isinstance(value, (int, float)) and source:
             return f'put it in quotes: "{source}"'
         if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 and "integer" in names:

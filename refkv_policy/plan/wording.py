@@ -82,14 +82,14 @@ def listed(names: Iterable[Any], word: str = "or") -> str:
     return f"{', '.join(most)} {word} {last}" if most else last
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name that a mistyped one most likely stands for, or None."""
+def nearest(name: str, names: Iterable[str], alike: float = 0.6) -> str | None:
+    """The name that a mistyped one most likely stands for, or None. alike: how much at least, up to 1."""
     if len(name) > LONGEST_NAME:
         return None
     import difflib  # here, since only a faulty plan needs it
 
     known = {n.lower(): n for n in names}
-    found = difflib.get_close_matches(name.lower().strip(), list(known), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(name.lower().strip(), list(known), n=1, cutoff=alike)
     return known[found[0]] if found else None
 
 

@@ -79,7 +79,8 @@ def load_profile(reference: str, base: Path | None = None) -> Profile:
 @cache
 def _shipped(name: str) -> Profile:
     if name not in names():
-        guess = did_you_mean(name, names())
+        plain = name.rsplit("/", 1)[-1].removesuffix("-diffusers")  # a model hub's owner/Name-diffusers
+        guess = did_you_mean(plain, names())
         raise ProfileError(f"there is no profile {name!r}; {guess}shipped are {listed(names())}")
     from refkv_policy.plan.yaml_subset import load_document
 

@@ -88,7 +88,7 @@ def watching(pipe: WanVACEPipeline, take: Take, *, main: bool = False) -> Iterat
     start: list[Tensor | None] = [None]
 
     def begin(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        _, index, branch = clock.read(kwargs["timestep"] if "timestep" in kwargs else args[1])
+        _, index, branch, _ = clock.read(kwargs["timestep"] if "timestep" in kwargs else args[1])
         moment[0] = None if index is None or branch is None else (branch, index)
 
     def tell(site: str, value: Tensor) -> None:

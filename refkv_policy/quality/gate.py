@@ -35,22 +35,23 @@ from refkv_policy.quality.statistics import figure_of
 from refkv_policy.quality.sweep import Sweep
 from refkv_policy.quality.sweep_collect import Findings, Measured, Row
 from refkv_policy.quality.sweep_metrics import Measure, Reading
-from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED
+from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED, Source
 from refkv_policy.quality.timing import end_to_end, parts, timing_text
+from refkv_policy.text import columns, fold
 
 
 class GateError(RefkvError):
     """A plan that cannot be gated as asked; says what to do."""
 
 
-def check_gateable(sweep: Sweep) -> None:
+def check_gateable(guidance: float, clips: Sequence[Source]) -> None:
     """Raises GateError for a setting whose figures would not hold in service, or that evidence cannot state."""
-    if sweep.guidance <= 1:
+    if guidance <= 1:
         raise GateError(
             "a plan is not gated at guidance 1: there the loss is a lower bound of that in service; "
             "gate it at the guidance it is served with"
         )
-    rates = sorted({clip.fps for clip in sweep.clips})
+    rates = sorted({clip.fps for clip in clips})
     if len(rates) > 1:
         listed = ", ".join(f"{rate:g}" for rate in rates)
         raise GateError(
@@ -106,20 +107,32 @@ def verdict_text(scope: MeasuredScope) -> str:
     width = max(len(item.name) for item in scope.gate)
     lines = [f"{scope.verdict}: {scope.scope}"]
     lines += [f"  {item.verdict.replace('_', ' '):<12}  {item.name:<{width}}  {_judged(item)}" for item in scope.gate]
-    return "\n".join(lines)
+    return fold("\n".join(lines), columns())
 
 
 def _judged(item: Item) -> str:
-    def say(value: float) -> str:
-        return human_bytes(round(value)) if item.name == "memory" else f"{value:.4g}"
+    """What was measured and how it stands to the threshold: by the end of its interval that decides, where one does."""
+    most = item.must_be == "at_most"
+    slack = item.equal_within if most else -item.equal_within
+    decides, interval = item.measured, item.interval
+    if interval is not None and item.judged_by == "interval":
+        decides = interval.high if most else interval.low
+    bound = item.threshold + slack
+    # As many digits as show what is the larger.
+    digits = next((n for n in (4, 6, 9) if decides in (None, bound) or f"{decides:.{n}g}" != f"{bound:.{n}g}"), 17)
 
-    sign = "<=" if item.must_be == "at_most" else ">="
-    limit = f"{sign} {say(item.threshold)}" + (f" + {say(item.equal_within)}" if item.equal_within else "")
-    if item.measured is None:
+    def say(value: float) -> str:
+        return human_bytes(round(value)) if item.name == "memory" else f"{value:.{digits}g}"
+
+    limit = say(item.threshold) + (f" {'+' if most else '-'} {say(item.equal_within)}" if slack else "")
+    if item.measured is None or decides is None:
         # Memory is not measured where no budget limits it.
-        return item.why if item.name == "memory" else f"{item.why} (must be {limit})"
-    spread = "" if item.interval is None else f" ({say(item.interval.low)} to {say(item.interval.high)})"
-    return f"{say(item.measured)}{spread} {limit}: {item.why}"
+        return item.why if item.name == "memory" else f"{item.why} (must be {'<=' if most else '>='} {limit})"
+    spread = "" if interval is None else f" ({say(interval.low)} to {say(interval.high)})"
+    end = "" if decides == item.measured else f", and {say(decides)}"
+    kept = decides <= bound if most else decides >= bound
+    sign = ("<=" if most else ">=") if kept else (">" if most else "<")
+    return f"{say(item.measured)}{spread}{end} {sign} {limit}: {item.why}"
 
 
 def _setting(findings: Findings) -> Setting:

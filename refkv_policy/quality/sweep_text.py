@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +11,7 @@ from refkv_policy.plan.wording import visible
 from refkv_policy.quality.sweep_collect import Findings, Row
 from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED
 from refkv_policy.quality.timing import SIDES, end_to_end, parts, timing_text
+from refkv_policy.text import columns, counted, fold, table
 
 FORMAT_VERSION = 1
 
@@ -20,14 +20,17 @@ def sweep_text(findings: Findings) -> str:
     """The table, and below it the floors, the frontier, the elbow and what did not compile or failed."""
     sweep, metric = findings.sweep, findings.metric
     many = f"vs {3 * sweep.steps} steps"
-    head = ["", "run", "calls", "hits", "misses", "x FLOPs", "x measured", "error", many, "worst frame", "peak memory"]
     front = {row.entry.name for row in findings.frontier}
     best = findings.elbow
-    rows = [head]
+    # Two tables, so that each fits into 80 columns.
+    judged = [["", "run", "x FLOPs", "x measured", "error", many]]
+    counted = [["", "run", "calls", "hits", "misses", "worst frame", "peak memory"]]
     for row in findings.rows:
         mark = ("*" if row.entry.name in front else "") + ("^" if best is not None and row is best else "")
-        rows.append([mark, row.entry.name, *(["failed", *[""] * 8] if row.faults else _cells(findings, row))])
-    lines = [table(rows), ""]
+        judged.append([mark, row.entry.name, *(["failed", "", "", ""] if row.faults else _judged(findings, row))])
+        if not row.faults:
+            counted.append([mark, row.entry.name, *_counted(findings, row)])
+    lines = [table(judged), "", table(counted), ""]
     lines.append(f"error: {metric.title}, {_over(findings)}; * frontier, ^ elbow of the cached runs")
     lines += _scale_lines(findings)
     lines += chosen_lines(findings)
@@ -37,7 +40,7 @@ def sweep_text(findings: Findings) -> str:
         lines += _parts_lines(findings.plan)
     lines += [visible(f"does not compile: {v.name}: {v.fault}") for v in sweep.faults]
     lines += [visible(f"failed: {row.entry.name}: {fault}") for row in findings.rows for fault in row.faults]
-    return "\n".join(lines)
+    return fold("\n".join(lines), columns())
 
 
 def sweep_json(findings: Findings, folder: str) -> dict[str, Any]:
@@ -89,29 +92,20 @@ def figure_text(figure: Figure | None, digits: str = ".4f") -> str:
     return f"{figure.value:{digits}} ({figure.interval.low:{digits}}–{figure.interval.high:{digits}})"
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their heads: the first two to the left, numbers to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+def _judged(findings: Findings, row: Row) -> list[str]:
+    return [
+        f"{row.entry.speedup_flops:.2f}",
+        "–" if row.latency is None else figure_text(row.latency.speedup, ".2f"),
+        figure_text(row.error(findings.metric)),
+        figure_text(row.error(findings.metric, MANY_STEPS)),
+    ]
 
 
-def _cells(findings: Findings, row: Row) -> list[str]:
-    measured = "–" if row.latency is None else figure_text(row.latency.speedup, ".2f")
+def _counted(findings: Findings, row: Row) -> list[str]:
     readings = row.readings(findings.metric, UNCACHED) or []
     worst = max((r.worst for _, r in readings if r.worst is not None), default=None)
     return [
-        str(row.run["calls"]),
-        str(row.run["hits"]),
-        str(row.run["misses"]),
-        f"{row.entry.speedup_flops:.2f}",
-        measured,
-        figure_text(row.error(findings.metric)),
-        figure_text(row.error(findings.metric, MANY_STEPS)),
+        *(str(row.run[key]) for key in ("calls", "hits", "misses")),
         "–" if worst is None else f"{worst:.4f}",
         "–" if row.memory is None else human_bytes(row.memory),
     ]
@@ -119,9 +113,8 @@ def _cells(findings: Findings, row: Row) -> list[str]:
 
 def _over(findings: Findings) -> str:
     sweep = findings.sweep
-    clips, seeds = len(sweep.clips), len(sweep.seeds)
-    spread = "95 % intervals over clips" if clips > 1 else "one clip: no intervals"
-    return f"mean over {clips} clip{'s' * (clips > 1)} and {seeds} seed{'s' * (seeds > 1)}, {spread}"
+    spread = "95 % intervals over clips" if len(sweep.clips) > 1 else "one clip: no intervals"
+    return f"mean over {counted(len(sweep.clips), 'clip')} and {counted(len(sweep.seeds), 'seed')}, {spread}"
 
 
 def _scale_lines(findings: Findings) -> list[str]:

@@ -112,6 +112,11 @@ class Task:
     keep: bool = False
 
     @property
+    def steps(self) -> int:
+        """Denoising steps that are run for it."""
+        return 0 if self.kind == "compare" else self.work.visited + (self.nominal or 0)
+
+    @property
     def key(self) -> str:
         """A digest of all that the result depends on; names and what is kept do not count."""
         work = {"steps": self.work.steps} if self.work.digest is None else {"table": self.work.digest}

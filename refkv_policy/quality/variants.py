@@ -14,6 +14,8 @@ from typing import Any
 
 from refkv_policy import methods
 from refkv_policy.compiler import HookTable, compile_plan
+from refkv_policy.compiler.quantization import risks_of
+from refkv_policy.compiler.rules import INTERVAL_ONE
 from refkv_policy.plan import Plan, PlanError, parse_plan
 from refkv_policy.plan.diagnostic import RefkvError, errors
 from refkv_policy.plan.yaml_scalars import resolve
@@ -137,13 +139,22 @@ def _variant(plan: Plan, profile: Profile, steps: int, rule: int, changes: Mappi
         for path, new in changes.items():
             _put(value["caches"][rule], path, new)
 
+    def leave_out(value: Any) -> None:
+        del value["caches"][rule]
+        others = [one for index, one in enumerate(plan.caches) if index != rule]
+        risks = {risk for one in others for risk in risks_of(plan, one, methods.get(one.method))}
+        value["acknowledgements"] = [a for a in value.get("acknowledgements", ()) if a["risk"] in risks]
+
     varied = {".".join(path): value for path, value in changes.items()}
     try:
         return Variant(varied, compile_plan(edited(plan, change), profile, steps))
     except PlanError as error:
-        # Places would be those of a text that nobody wrote.
-        first = errors(error.diagnostics)[0]
-        return Variant(varied, None, f"{first.code}: {first.message}; {first.help}" if first.help else first.message)
+        found = errors(error.diagnostics)
+    if {d.code for d in found} == {INTERVAL_ONE.code}:
+        # No plan may say so, but K = 1 is the first point of the RFC's enumeration: the plan without the rule.
+        return Variant(varied, compile_plan(edited(plan, leave_out), profile, steps))
+    first = found[0]  # without its place, which would be one of a text that nobody wrote
+    return Variant(varied, None, f"{first.code}: {first.message}; {first.help}" if first.help else first.message)
 
 
 def _put(rule: dict[str, Any], path: tuple[str, ...], value: Value) -> None:

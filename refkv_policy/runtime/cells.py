@@ -88,7 +88,7 @@ class CallPlan:
     """The row of one branch and step.
 
     cells: by site, of every row. main: the main stack. parts: cells of attention and feed-forward outputs, where they have
-    anything to do. cfg: of the call as a whole. looking: by rule, where it decides online.
+    anything to do. cfg: of the call as a whole. looking: by rule, where it decides online. bare: none of these three.
     decisions: one for each row of the table, in its order, as they stand when nothing departs; folded: the same, for the
     log. hits, misses: positions of the counted rows that are served and computed. view: what the model family makes of it.
     """
@@ -102,6 +102,7 @@ class CallPlan:
     parts: Mapping[Site, Cell]
     cfg: Cell | None
     looking: Mapping[int, Looking]
+    bare: bool
     decisions: tuple[Decision, ...]
     folded: Folded
     hits: tuple[int, ...]
@@ -173,6 +174,8 @@ def _assemble(
     acting = {
         site: cell for site, cell in cells.items() if cell.rule is not None and cell.action not in COMPUTE + UNREACHED
     }
+    # Kept K and V go in and out with the text; every other part is an output.
+    parts = {s: c for s, c in acting.items() if s.part not in (None, "text_kv")}
     return CallPlan(
         branch=branch,
         step=step,
@@ -180,10 +183,10 @@ def _assemble(
         evaluated=table.evaluated,
         cells=MappingProxyType(dict(cells)),
         main=_main(table, acting, looking),
-        # Kept K and V go in and out with the text; every other part is an output.
-        parts=MappingProxyType({s: c for s, c in acting.items() if s.part not in (None, "text_kv")}),
+        parts=MappingProxyType(parts),
         cfg=acting.get(CFG),
         looking=MappingProxyType(dict(looking)),
+        bare=not parts and not looking and CFG not in acting,
         decisions=decisions,
         folded=fold(decisions),
         hits=tuple(position for position, d in counted if d.action in SERVED),

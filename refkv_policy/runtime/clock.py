@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -16,11 +16,13 @@ class CallPosition(NamedTuple):
     """Where a forward stands. key: an object whose identity is the request's; None where it belongs to none.
 
     step_index: ordinal of the step among those the sampler visits; None where it is not known. branch: None likewise.
+    moved: whether the timestep lies in memory of its own, as where a hook brought it from another device.
     """
 
     key: object | None
     step_index: int | None
     branch: str | None
+    moved: bool = False
 
 
 NOWHERE = CallPosition(None, None, None)
@@ -36,19 +38,36 @@ class PipelineClock:
     (a hook copied it to another device) is compared by value. Another pipeline over the same transformer, in a callback or in
     a thread, meets none of these: in a callback the scheduler has gone on, and the pipeline has not. The request is the
     identity of `scheduler.timesteps`, which every `set_timesteps` replaces. The branch is the name of the `cache_context`
-    that the call stands in.
+    that the call stands in; in a context within another it is unknown.
     """
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
+        self._lock = Lock()
         self.branch: str | None = None
+        self.contexts = 0
         self.thread: int | None = None
+        self.caller: int | None = None
+        """The thread that is in a call of the pipeline, of which the loop is a part."""
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """A call of the pipeline. Raises RequestError when another thread is in one, or when it comes from inside the loop."""
+        with self._lock:
+            if self.thread is not None or self.caller not in (None, get_ident()):
+                raise RequestError(BUSY)
+            before, self.caller = self.caller, get_ident()
+        try:
+            yield
+        finally:
+            self.caller = before
 
     def open(self) -> None:
         """The pipeline enters its loop. Raises RequestError when it is in one already."""
-        if self.thread is not None:
-            raise RequestError(BUSY)
-        self.thread, self.branch = get_ident(), None
+        with self._lock:
+            if self.thread is not None or self.caller not in (None, get_ident()):
+                raise RequestError(BUSY)
+            self.thread, self.branch, self.contexts = get_ident(), None, 0
 
     def close(self) -> None:
         """The pipeline has left its loop."""
@@ -69,13 +88,14 @@ class PipelineClock:
         offset = timestep.data_ptr() - first
         if offset != index * size and (0 <= offset < timesteps.numel() * size or not _equal(timestep, current)):
             return NOWHERE
-        return CallPosition(timesteps, index, self.branch)
+        return CallPosition(timesteps, index, self.branch, offset != index * size)
 
 
 class ManualClock:
     """Reads what the caller of a bare transformer says with `session.step`.
 
-    A step earlier than the one before, or the request's first step and branch once more, begins a new request.
+    A step earlier than the one before begins a new request, as does the first step and branch once more after a request
+    that has ended, and a call that is said to. Once more within a request it is a second call there.
     """
 
     def __init__(self, evaluated: tuple[int, ...]) -> None:
@@ -85,16 +105,22 @@ class ManualClock:
         self._first: tuple[int, str] | None = None
         self._latest = -1
         self._thread: int | None = None
+        self._anew = False
+        self._ended: object | None = None
 
     @contextmanager
-    def at(self, step: int, branch: str) -> Iterator[None]:
-        """Forwards inside belong to this nominal step and branch. Raises RequestError when another thread is in a step."""
+    def at(self, step: int, branch: str, anew: bool = False) -> Iterator[None]:
+        """Forwards inside belong to this nominal step and branch. anew: the first of them begins a new request.
+
+        Raises RequestError when another thread is in a step.
+        """
         mine = get_ident()
         if self._thread not in (None, mine):
             raise RequestError(
                 "another thread is inside a step of this session; use one session, and one model, a thread"
             )
         before, self._told, self._thread = self._told, (self._index.get(step), branch), mine
+        self._anew = self._anew or anew
         try:
             yield
         finally:
@@ -109,10 +135,15 @@ class ManualClock:
         index, branch = self._told
         if index is None:
             return CallPosition(self._key, None, branch)
-        if self._key is None or index < self._latest or (index, branch) == self._first:
-            self._key, self._first = object(), (index, branch)
+        again = (index, branch) == self._first and self._ended is self._key
+        if self._key is None or index < self._latest or again or self._anew:
+            self._key, self._first, self._anew = object(), (index, branch), False
         self._latest = index
         return CallPosition(self._key, index, branch)
+
+    def end(self, key: object) -> None:
+        """A request has ended."""
+        self._ended = key
 
 
 Clock = PipelineClock | ManualClock

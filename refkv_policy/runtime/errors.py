@@ -8,6 +8,7 @@ import warnings
 from refkv_policy.plan.diagnostic import RefkvError, RefkvWarning
 
 LOGGER = logging.getLogger("refkv")
+LOGGER.addHandler(logging.NullHandler())  # a program that configures no logging sees the warning alone
 
 
 class AttachError(RefkvError):

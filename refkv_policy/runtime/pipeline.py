@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import get_ident
-from types import FrameType, MethodType, TracebackType
+from types import TracebackType
 from typing import Any, Protocol
 
-from diffusers import DiffusionPipeline
-
 from refkv_policy.compiler.table import BRANCHES, HookTable
-from refkv_policy.runtime.clock import BUSY, PipelineClock
+from refkv_policy.runtime.clock import PipelineClock
 from refkv_policy.runtime.errors import RequestError
 
 
@@ -28,33 +25,35 @@ class Loop(Protocol):
         """It is left: with the exception that left it, or None."""
 
 
-class StandIn:
-    """A callable in the place of an instance's method. A deep copy of the instance gets its own method back.
+def bracketed(pipe: Any, around: Callable[[], AbstractContextManager[None]]) -> type:
+    """A subclass of the pipeline's class whose calls run inside `around()`, those of this one instance only.
 
-    A function would be shared by the copy, which would then act on the original.
+    Python looks `__call__` up on the class: an attribute of the instance would not be seen.
     """
+    base = type(pipe)
 
-    def __init__(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
-        self._owner, self._name, self._call = owner, name, call
-        functools.update_wrapper(self, getattr(owner, name))
+    @functools.wraps(base.__call__)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is not pipe:
+            return base.__call__(self, *args, **kwargs)
+        with around():
+            return base.__call__(self, *args, **kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the method is to do."""
-        return self._call(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        copied = memo.get(id(self._owner))
-        return self if copied is None else MethodType(getattr(type(self._owner), self._name), copied)
+    names = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(base.__name__, (base,), {**names, "__call__": call})
 
 
-def named_contexts(model: Any, clock: PipelineClock) -> StandIn:
-    """The model's `cache_context`, which also tells the clock the branch. A name that is no branch leaves it unknown."""
+def named_contexts(model: Any, clock: PipelineClock) -> Callable[..., AbstractContextManager[None]]:
+    """The model's `cache_context`, which also tells the clock the branch. A name that is no branch leaves it unknown.
+
+    So does a context within another: a second pipeline that a hook calls in the middle of a forward enters its own.
+    """
     original = model.cache_context
 
     def cache_context(name: str, **kwargs: Any) -> AbstractContextManager[None]:
         return _NamedContext(original(name, **kwargs), clock, name if name in BRANCHES else None)
 
-    return StandIn(model, "cache_context", cache_context)
+    return cache_context
 
 
 class _NamedContext(AbstractContextManager[None]):
@@ -68,38 +67,51 @@ class _NamedContext(AbstractContextManager[None]):
     def __enter__(self) -> None:
         self._mine = self._clock.thread == get_ident()
         if self._mine:
-            self._before, self._clock.branch = self._clock.branch, self._branch
+            clock = self._clock
+            self._before, clock.branch = clock.branch, None if clock.contexts else self._branch
+            clock.contexts += 1
         self._context.__enter__()
 
     def __exit__(self, *raised: Any) -> bool | None:
         if self._mine:
             self._clock.branch = self._before
+            self._clock.contexts -= 1
         return self._context.__exit__(*raised)
 
 
-def guarded_grid(pipe: Any, table: HookTable, clock: PipelineClock) -> StandIn:
+def guarded_grid(
+    scheduler: Any, table: HookTable, clock: PipelineClock, refuse: Callable[[RequestError], None]
+) -> Callable[..., None]:
     """The scheduler's `set_timesteps`, which leaves a run that is going on alone, and thins the grid of the pipeline's own.
 
     For the table's step count, asked for by the attached pipeline, only the evaluated steps of the scheduler's own grid are
-    left. Sigmas and timesteps are those of the full grid, to the bit; the final sigma stays.
+    left. Sigmas and timesteps are those of the full grid, to the bit; the final sigma stays. refuse: told where the call
+    asks for the number of evaluated steps instead.
     """
-    scheduler = pipe.scheduler
     original = scheduler.set_timesteps
     asked, evaluated = inspect.signature(original), list(table.evaluated)
 
+    @functools.wraps(original)
     def set_timesteps(num_inference_steps: int | None = None, *args: Any, **kwargs: Any) -> None:
-        own = _asked_by(pipe)
         if clock.thread is not None:
-            raise RequestError(BUSY if own else SHARED)
+            raise RequestError(SHARED)
         original(num_inference_steps, *args, **kwargs)
         given = asked.bind(num_inference_steps, *args, **kwargs).arguments
         custom = any(given.get(name) is not None for name in ("sigmas", "timesteps"))
+        own = clock.caller == get_ident()
         if own and table.left_out and num_inference_steps == table.steps and not custom:
             scheduler.sigmas = scheduler.sigmas[[*evaluated, -1]]
             scheduler.timesteps = scheduler.timesteps[evaluated]
             scheduler.num_inference_steps = len(evaluated)
+        elif own and table.left_out and num_inference_steps == len(evaluated):
+            refuse(
+                RequestError(
+                    f"the request asks for {num_inference_steps} steps, which is how many the plan runs of {table.steps}; "
+                    f"ask for {table.steps} (`num_inference_steps={table.steps}`), and the plan leaves the others out"
+                )
+            )
 
-    return StandIn(scheduler, "set_timesteps", set_timesteps)
+    return set_timesteps
 
 
 SHARED = (
@@ -108,27 +120,17 @@ SHARED = (
 )
 
 
-def _asked_by(pipe: Any) -> bool:
-    """Whether the nearest pipeline in the callers of `set_timesteps` is this one: another may share the scheduler."""
-    frame: FrameType | None = sys._getframe(3)
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, DiffusionPipeline):
-            return owner is pipe
-        frame = frame.f_back
-    return False
-
-
-def tracked_loop(pipe: Any, table: HookTable, loop: Loop) -> StandIn:
+def tracked_loop(pipe: Any, table: HookTable, loop: Loop) -> Callable[..., Any]:
     """The pipeline's `progress_bar`, inside which it runs its denoising loop: leaving it, however, ends the request."""
     original = pipe.progress_bar
 
+    @functools.wraps(original)
     def progress_bar(iterable: Any = None, total: int | None = None) -> Any:
         if iterable is not None:
             return original(iterable=iterable)
         return _Bar(original(total=len(table.evaluated) if total == table.steps else total), loop)
 
-    return StandIn(pipe, "progress_bar", progress_bar)
+    return progress_bar
 
 
 class _Bar:

@@ -7,6 +7,7 @@ pipeline does at the end of every call, carry it along.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any
@@ -22,18 +23,33 @@ STAND_INS: WeakSet[Any] = WeakSet()
 
 
 class Patches:
-    """Attributes set on instances for the length of a session, each with what was there before."""
+    """What is set on instances for the length of a session, each with what was there before.
+
+    A copy, deep or shallow, of such an instance is made of what was there before: plain, and attached to nothing.
+    """
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any, Any]] = []
+        self._classes: list[tuple[Any, type, type]] = []
+        self._copied_plainly: set[int] = set()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of one instance."""
-        self._undo.append((owner, name, vars(owner).get(name, _ABSENT), value))
-        setattr(owner, name, value)
+        self._copy_plainly(owner)
+        self._set(owner, name, value)
+
+    def become(self, owner: Any, mine: type) -> None:
+        """Give one instance a class of its own, derived from its present one."""
+        self._copy_plainly(owner)
+        self._classes.append((owner, type(owner), mine))
+        owner.__class__ = mine
 
     def undo(self) -> None:
-        """Put back what was there, newest first. An attribute that someone set since is theirs and stays."""
+        """Put back what was there, newest first. What someone set since is theirs and stays."""
+        while self._classes:
+            owner, cls, mine = self._classes.pop()
+            if type(owner) is mine:
+                owner.__class__ = cls
         while self._undo:
             owner, name, before, mine = self._undo.pop()
             if vars(owner).get(name) is not mine:
@@ -42,6 +58,36 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+        self._copied_plainly.clear()
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        self._undo.append((owner, name, vars(owner).get(name, _ABSENT), value))
+        setattr(owner, name, value)
+
+    def _copy_plainly(self, owner: Any) -> None:
+        if id(owner) in self._copied_plainly:
+            return
+        self._copied_plainly.add(id(owner))
+        cls = type(owner)
+
+        def reduce(protocol: Any) -> tuple[Any, ...]:
+            return copyreg.__newobj__, (cls,), self._as_it_was(owner)  # type: ignore[attr-defined]
+
+        # `copy` and `pickle` both ask the instance for it.
+        self._set(owner, "__reduce_ex__", reduce)
+
+    def _as_it_was(self, owner: Any) -> dict[str, Any]:
+        """The instance's attributes without those that are set here."""
+        state = dict(vars(owner))
+        for other, name, before, mine in reversed(self._undo):
+            if other is owner and state.get(name) is mine:
+                state[name] = before
+        return {name: value for name, value in state.items() if value is not _ABSENT}
+
+
+def is_patched(owner: Any) -> bool:
+    """Whether a session has set something on an instance."""
+    return "__reduce_ex__" in vars(owner)
 
 
 def place(model: nn.Module, forward: Callable[..., Any]) -> None:

@@ -25,7 +25,8 @@ _KINDS = ("prompt", "prompt", "prompt", "control")
 class Request:
     """Owns the state of one generation.
 
-    planned: whether its steps are the table's. withheld: once nothing of it may be cached any more, the reason.
+    planned: whether its steps are the table's. withheld: once nothing of it may be cached any more, the
+    reason. moved: whether its timesteps come in memory of their own.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Request:
         self.planned = True
         self.withheld: str | None = None
         self.error: str | None = None
+        self.moved = False
         kept = {n for n, row in enumerate(table.rows) if {COMPUTE_KEEP, ONLINE} & {*row.cond, *row.uncond}}
         kept |= {-1 - n for n in online_rules(table)}  # where the probes of online rules are kept
         self._depends = {kind: tuple(n for n in rows if n in kept) for kind, rows in depends.items()}
@@ -55,8 +57,11 @@ class Request:
         self._base: tuple[int, Tensor] | None = None
         self._wants_base = CFG in table.by_at
 
-    def out_of_order(self, plan: CallPlan, inputs: Inputs) -> str | None:
-        """Why a call cannot be the one that is due, as a sentence: it ran before, or is of another form than the first."""
+    def out_of_order(self, plan: CallPlan, inputs: Inputs, guided: bool) -> str | None:
+        """Why a call cannot be the one that is due, as a sentence: it ran before, or is of another form than the first.
+
+        guided: whether the pipeline calls both branches at a step, each for itself.
+        """
         latents = inputs.latents
         form = latents.shape, latents.dtype, latents.device
         if self._form is None:
@@ -69,7 +74,13 @@ class Request:
         if plan in self._seen:
             return (
                 f"a second call of the {plan.branch} branch came at step {plan.step}: overlapping windows, or several clips in "
-                "turn, cannot share what is kept; run them as requests of their own, or detach"
+                "turn, cannot share what is kept; run them as requests of their own (over a bare transformer: "
+                "`session.step(…, new_request=True)`), or detach"
+            )
+        if guided and plan.index == 1 and any(p.index == 0 for p in self._expected - self._seen):
+            return (
+                "the first step was over without a call for each guidance branch: cond and uncond in one batch are not "
+                "supported; call the transformer once for each, in a `cache_context` named after it"
             )
         return None
 

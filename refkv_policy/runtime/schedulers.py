@@ -15,7 +15,7 @@ from refkv_policy.compiler.sigmas import TOLERANCE
 from refkv_policy.compiler.table import HookTable
 from refkv_policy.plan.model import Sampler
 from refkv_policy.runtime.errors import AttachError, RequestError
-from refkv_policy.runtime.pipeline import StandIn
+from refkv_policy.runtime.placement import is_patched
 
 
 def scheduler_for(sampler: Sampler, own: Any) -> Any:
@@ -32,7 +32,7 @@ def scheduler_for(sampler: Sampler, own: Any) -> Any:
 
 def check_scheduler(scheduler: Any, table: HookTable) -> None:
     """Raises AttachError when the scheduler cannot give the sigmas that the table was compiled for."""
-    if isinstance(vars(scheduler).get("set_timesteps"), StandIn):
+    if is_patched(scheduler):
         raise AttachError(
             "another session is attached to a pipeline with this scheduler; give each pipeline a scheduler of its own"
         )

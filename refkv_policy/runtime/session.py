@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
+from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, ref
@@ -16,7 +17,9 @@ from torch import Tensor
 
 from refkv_policy.audit import AuditWriter, fold, outcome_of
 from refkv_policy.audit.header import RESERVED
+from refkv_policy.audit.record import checked
 from refkv_policy.audit.totals import UNKNOWN
+from refkv_policy.audit.writer import NullWriter
 from refkv_policy.compiler import branches_of, compile_plan
 from refkv_policy.compiler.table import BRANCHES, HookTable
 from refkv_policy.plan import Plan, load_plan
@@ -30,13 +33,13 @@ from refkv_policy.runtime.families import executor_of
 from refkv_policy.runtime.header import Headers
 from refkv_policy.runtime.held import Held
 from refkv_policy.runtime.lora import Loads
-from refkv_policy.runtime.pipeline import StandIn, guarded_grid, named_contexts, tracked_loop
+from refkv_policy.runtime.pipeline import bracketed, guarded_grid, named_contexts, tracked_loop
 from refkv_policy.runtime.placement import Patches, displace, find_place, place
 from refkv_policy.runtime.request import Request
 from refkv_policy.runtime.schedulers import check_scheduler
 from refkv_policy.runtime.stack import Current, part_forward
 from refkv_policy.runtime.store import Store
-from refkv_policy.runtime.summary import RequestSummary, Summary, summarise
+from refkv_policy.runtime.summary import RequestSummary, Summary, Tally, summarise
 
 OnError = Literal["raise", "uncached"]
 
@@ -71,14 +74,13 @@ def attach(
         raise AttachError("a table is attached to this model already; detach that session first (`refkv.detach`)")
     if on_error not in ("raise", "uncached"):
         raise AttachError(f"on_error is {on_error!r}; it is 'raise' or 'uncached'")
-    if taken := sorted(RESERVED & set(header or ())):
-        raise AttachError(f"`header` may not set {', '.join(taken)}: the audit log does")
+    _check_log(audit, header)
     table = _table_of(plan, model, steps)
     checks.check_model(model, table)
     find_place(model)
     if pipe is not None:
         check_scheduler(pipe.scheduler, table)
-    owned = None if audit is None or isinstance(audit, AuditWriter) else AuditWriter(audit)
+    owned = None if audit is None or isinstance(audit, NullWriter) else AuditWriter(audit)
     session = Session(model, pipe, table, audit if owned is None else owned, on_error, header or {})
     session._owned = owned
     try:
@@ -91,11 +93,24 @@ def attach(
 
 def detach(target: Any) -> None:
     """Detach the session that is attached to a pipeline or transformer. Raises AttachError when none is."""
-    model = checks.transformer_of(target)[0]
-    session = _ATTACHED[model]() if model in _ATTACHED else None
-    if session is None:
-        raise AttachError("no table is attached to this model")
-    session.detach()
+    sessions = [session for reference in list(_ATTACHED.values()) if (session := reference()) is not None]
+    parts = target, getattr(target, "transformer", None)
+    found = [s for s in sessions if s._pipe is target or any(s._model is part for part in parts)]
+    if not found:
+        raise AttachError(f"no table is attached to this {type(target).__name__}")
+    for session in found:
+        session.detach()
+
+
+def _check_log(audit: Any, header: Any) -> None:
+    """Raises AttachError for a log or header that no request could begin with; AuditError for values that JSON has not."""
+    if not (audit is None or isinstance(audit, (str, PathLike, NullWriter))):
+        raise AttachError(f"audit is {audit!r}; give a path for the log, or an AuditWriter")
+    if not (header is None or isinstance(header, Mapping)):
+        raise AttachError(f"header is {header!r}; give a mapping of names to values")
+    if taken := sorted(RESERVED & set(header or ())):
+        raise AttachError(f"`header` may not set {', '.join(taken)}: the audit log does")
+    checked(header or {})
 
 
 def _table_of(plan: HookTable | Plan | str | PathLike[str], model: Any, steps: int | None) -> HookTable:
@@ -111,6 +126,8 @@ def _table_of(plan: HookTable | Plan | str | PathLike[str], model: Any, steps: i
     if not isinstance(plan, Plan):
         kind = type(plan).__name__  # type: ignore[unreachable]  # callers may be untyped
         raise AttachError(f"a {kind} cannot be attached; give a table, a plan, a plan's file, or a shipped plan's name")
+    if not (steps is None or type(steps) is int):
+        raise AttachError(f"steps is {steps!r}; give the integer that the pipeline gets as num_inference_steps")
     if steps is None and len(plan.run.steps) > 1:
         listed = ", ".join(map(str, plan.run.steps))
         raise AttachError(f"plan {plan.name} is for several step counts; say which with steps= (one of {listed})")
@@ -146,6 +163,8 @@ class Session:
         self._done: deque[RequestSummary] = deque(maxlen=KEPT)
         self._sums = summarise((), 0)
         self._count = self._unplanned = self._began_loop = 0
+        self._running = False
+        self._lock = Lock()  # of the log and the count of unplanned calls, which may come from any thread
 
     @property
     def summary(self) -> Summary:
@@ -165,12 +184,13 @@ class Session:
         return 0 if self._request is None else self._request.store.bytes
 
     @contextmanager
-    def step(self, step: int, *, branch: str) -> Iterator[None]:
+    def step(self, step: int, *, branch: str, new_request: bool = False) -> Iterator[None]:
         """Forwards of a bare transformer inside this context belong to a nominal step and branch.
 
         A step that the table leaves out is computed and never cached. An earlier step than the one before begins a new
-        request; an exception that leaves the context ends the request. Raises RequestError on a pipeline's session or a
-        detached one, for a step that the table does not have, and for a branch that is neither `cond` nor `uncond`.
+        request, and so does `new_request`; an exception that leaves the context ends the request. Raises RequestError on
+        a pipeline's session or a detached one, for a step that the table does not have, for a branch that is neither
+        `cond` nor `uncond`, and while another thread is in a step.
         """
         self._check_attached()
         if not isinstance(self._clock, ManualClock):
@@ -181,12 +201,12 @@ class Session:
             raise RequestError(f"there is no step {step!r}; the table has steps 0 to {self.table.steps - 1}")
         if branch not in BRANCHES:
             raise RequestError(f"there is no branch {branch!r}; it is one of {', '.join(BRANCHES)}")
-        try:
-            with self._clock.at(step, branch):
+        with self._clock.at(step, branch, new_request):
+            try:
                 yield
-        except BaseException as error:
-            self._ended(error)
-            raise
+            except BaseException as error:
+                self._ended(error)
+                raise
 
     def detach(self) -> None:
         """End the request that is open and put the model (and pipeline) back as it was. A second call does nothing."""
@@ -217,12 +237,25 @@ class Session:
         for attention in self._executor.text_attentions(stacks, self.table).values():
             self._processors[attention] = TextKVProcessor(attention.processor)
             self._patches.set(attention, "processor", self._processors[attention])
-        load = self._loads.counted(self._model.load_lora_adapter)
-        self._patches.set(self._model, "load_lora_adapter", StandIn(self._model, "load_lora_adapter", load))
+        self._patches.set(self._model, "load_lora_adapter", self._loads.counted(self._model.load_lora_adapter))
         if isinstance(self._clock, PipelineClock):
             self._patches.set(self._model, "cache_context", named_contexts(self._model, self._clock))
             self._patches.set(self._pipe, "progress_bar", tracked_loop(self._pipe, self.table, self))
-            self._patches.set(self._scheduler, "set_timesteps", guarded_grid(self._pipe, self.table, self._clock))
+            self._patches.set(
+                self._scheduler, "set_timesteps", guarded_grid(self._scheduler, self.table, self._clock, self._refuse)
+            )
+            self._patches.become(self._pipe, bracketed(self._pipe, self._around_call))
+
+    @contextmanager
+    def _around_call(self) -> Iterator[None]:
+        """A call of the attached pipeline, from before its first line to its return."""
+        assert isinstance(self._clock, PipelineClock)
+        with self._clock.call():
+            try:
+                yield
+            except BaseException as error:
+                self._ended(error)
+                raise
 
     def began(self) -> None:
         """The pipeline enters its denoising loop. Raises RequestError where the table cannot hold there."""
@@ -234,9 +267,17 @@ class Session:
         except RequestError as error:
             if self.on_error == "raise":
                 self._clock.close()
-                raise
+            self._refuse(error)
             self._began_loop = -1
-            warn(f"the request runs without the cache: {error}")
+            # No forward will come by: the request is known by this alone.
+            self._count += 1
+            self._add(RequestSummary(f"r{self._count}", "incomplete", Tally(), {}, {}, {}, 0, str(error)))
+
+    def _refuse(self, error: RequestError) -> None:
+        """Raise, or let a call of the pipeline go on without the cache, and say so. For what is noticed before a forward."""
+        if self.on_error == "raise":
+            raise error
+        warn(f"the request runs without the cache: {error}")
 
     def ended(self, error: BaseException | None) -> None:
         """The pipeline has left its denoising loop."""
@@ -277,11 +318,10 @@ class Session:
         position = self._clock.read(inputs.timestep)
         request = self._request_of(position, inputs)
         if request is None:
-            self._unplanned += 1
-            if self._writer is not None:
-                self._writer.event(None, "unplanned_call", branch=position.branch)
+            self._note_unplanned(position)
             return self._perform(self._unplanned_call(position, "unknown_step"), body)
         call = self._call_of(position, request, inputs)
+        self._running = True
         try:
             try:
                 sample = self._perform(call, body)
@@ -296,13 +336,18 @@ class Session:
         except BaseException as error:
             self._ended(error)
             raise
+        finally:
+            self._running = False
         if self._pipe is None and request.over:
             self._end(request, "finished" if request.complete else "incomplete")
         return sample
 
     def _perform(self, call: Call, body: Callable[[Call], Tensor]) -> Tensor:
         """Run the body of a forward under a call, or serve the whole of it (`cfg`)."""
-        cell, self._current.call = call.plan.cfg, call
+        plan, before = call.plan, self._current.call
+        if plan.bare and before is None:  # a call inside another's forward is not to be taken for that one
+            return body(call)
+        cell, self._current.call = plan.cfg, call
         try:
             sample = None if cell is None else call.serve_call(cell)
             if sample is None:
@@ -312,13 +357,29 @@ class Session:
             call.finish()
             return sample
         finally:
-            self._current.call = None
+            self._current.call = before
+
+    def _note_unplanned(self, position: CallPosition) -> None:
+        """Count a call that is no step of the attached generation, log it, and tell of the first."""
+        with self._lock:
+            self._unplanned += 1
+            first = self._unplanned == 1
+            if self._writer is not None and self._forward is not None:
+                self._writer.event(None, "unplanned_call", branch=position.branch)
+        if first:
+            warn(
+                "a call of the transformer is no step of the attached generation (another pipeline's, one by hand, or one in no "
+                "`cache_context` named cond or uncond): it is computed without the cache, and so is each such call; "
+                "`session.summary.unplanned` counts them"
+            )
 
     def _request_of(self, position: CallPosition, inputs: Inputs) -> Request | None:
         """The request that a forward belongs to, begun where it is the first of one; None where it belongs to none."""
         request = self._request
+        if self._running or (self._pipe is not None and (position.step_index is None or position.branch is None)):
+            return None  # inside another forward, or not proven
         if request is not None and request.key is position.key:
-            return request
+            return request if request.moved is position.moved else None
         if position.key is None or position.key is self._past or position.step_index is None or position.branch is None:
             return None
         self._ended(None)
@@ -329,9 +390,12 @@ class Session:
         branches = branches_of(self.table, guidance)
         self._count += 1
         request = Request(f"r{self._count}", position.key, self.table, self._plans, self._depends, branches)
+        request.moved = position.moved
         if self._writer is not None:
             assert self._headers is not None
-            self._writer.begin(request.name, self._headers.of(inputs, branches, guidance), self.table)
+            about = self._headers.of(inputs, branches, guidance)
+            with self._lock:
+                self._writer.begin(request.name, about, self.table)
         self._request = request
         try:
             checks.check_request(self._model, self._pipe, self._scheduler, self.table, inputs)
@@ -352,7 +416,8 @@ class Session:
         plan = None if index is None or branch is None else self._plans.get((branch, index))
         if plan is None or position.branch not in request.branches:
             return self._unplanned_call(position, "unknown_step")
-        if (problem := request.out_of_order(plan, inputs)) is not None:
+        guided = self._pipe is not None and len(request.branches) == len(BRANCHES)
+        if (problem := request.out_of_order(plan, inputs, guided)) is not None:
             error = RequestError(problem)
             if self.on_error == "raise":
                 self._ended(error)
@@ -374,7 +439,8 @@ class Session:
     def _hold(self, request: Request) -> Held:
         def note(name: str, **fields: Any) -> None:
             if self._writer is not None:
-                self._writer.event(request.name, name, **fields)
+                with self._lock:
+                    self._writer.event(request.name, name, **fields)
 
         return Held(self._model, self._pipe, self._scheduler, self.table, self._processors, self._loads, note)
 
@@ -389,7 +455,8 @@ class Session:
         request.give_up(error)
         warn(f"request {request.name} is finished without the cache: {error}")
         if self._writer is not None:
-            self._writer.event(request.name, "uncached", error=request.error)
+            with self._lock:
+                self._writer.event(request.name, "uncached", error=request.error)
 
     def _log(self, request: Request, position: CallPosition, call: Call) -> None:
         if self._writer is None:
@@ -398,15 +465,16 @@ class Session:
         decisions = plan.folded
         if call.changes:
             decisions = fold(call.changes.get(position, told) for position, told in enumerate(plan.decisions))
-        self._writer.step(
-            request.name,
-            step=plan.step if planned else None,
-            index=plan.index if planned else None,
-            branch=position.branch,
-            sigma=self.table.sigmas[plan.step] if planned else None,
-            decisions=decisions,
-            bytes_held=request.store.bytes,
-        )
+        with self._lock:
+            self._writer.step(
+                request.name,
+                step=plan.step if planned else None,
+                index=plan.index if planned else None,
+                branch=position.branch,
+                sigma=self.table.sigmas[plan.step] if planned else None,
+                decisions=decisions,
+                bytes_held=request.store.bytes,
+            )
 
     def _ended(self, error: BaseException | None) -> None:
         """End the open request, if there is one: by what an exception says, by an interrupt, or by what it did."""
@@ -421,12 +489,17 @@ class Session:
         else:
             self._end(request, "finished" if request.complete else "incomplete")
 
-    def _end(self, request: Request, outcome: str) -> None:
-        self._request, self._held, self._past = None, None, request.key
-        summary = request.summary(outcome)
-        request.close()
+    def _add(self, summary: RequestSummary) -> None:
         self._done.append(summary)
         self._sums = replace(summarise((summary,), 0, before=self._sums), requests=())
+
+    def _end(self, request: Request, outcome: str) -> None:
+        self._request, self._held, self._past = None, None, request.key
+        if isinstance(self._clock, ManualClock):
+            self._clock.end(request.key)
+        summary = request.summary(outcome)
+        request.close()
+        self._add(summary)
         if outcome == "incomplete" and summary.error is None:
             warn(f"request {request.name} is incomplete: {request.why_incomplete()}")
         if summary.never_served:
@@ -434,4 +507,7 @@ class Session:
                 f"request {request.name}: rule {', '.join(summary.never_served)} decided every time to compute, and saved nothing"
             )
         if self._writer is not None:
-            self._writer.seal(request.name, outcome=outcome, bytes_peak=summary.total.bytes_peak, error=summary.error)
+            with self._lock:
+                self._writer.seal(
+                    request.name, outcome=outcome, bytes_peak=summary.total.bytes_peak, error=summary.error
+                )

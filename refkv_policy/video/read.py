@@ -118,5 +118,10 @@ def _too_few(path: str | Path, seen: int, taken: int, used: int, start: int, str
         return f"{path} holds no frames; give another file"
     needed = start + (used - 1) * stride + 1
     where = (f" from frame {start} on" if start else "") + (f" at stride {stride}" if stride > 1 else "")
-    help = f"ask for {whole_frames(taken, factor)} frames, or " if taken else "start earlier, or "
-    return f"{path} has {seen} frames, and {used}{where} need {needed}; {help}give a longer video"
+    wanted = f"{used}{where} need {needed}" if where else f"the output is to have {used}"
+    help = f"ask for {_frames(whole_frames(taken, factor))}, or " if taken else "start earlier, or "
+    return f"{path} has {_frames(seen)}, and {wanted}; {help}give a longer video"
+
+
+def _frames(count: int) -> str:
+    return "1 frame" if count == 1 else f"{count} frames"

@@ -40,7 +40,7 @@ def test_verify_of_a_sound_log_prints_its_head_and_exits_with_0(call, tools, log
     status, out, err = call("verify", log)
     head = tools.records(log)[-1]["hash"]
     assert (status, err, out.splitlines()[-1]) == (0, "", f"head {head}")
-    assert out.splitlines()[-2] == 'ok: 33 lines, 504 decisions; requests: "r1" finished, "r2" incomplete'
+    assert out.splitlines()[0] == 'ok: 33 lines, 504 decisions; requests: "r1" finished, "r2" incomplete'
     assert call("verify", log, "--head", head, "--table-digest", tools.table.digest)[0] == 0
     assert call("verify", log, "--head", "sha256:0")[0] == 1
     status, out, _ = call("verify", log, "--table-digest", "sha256:0")
@@ -59,8 +59,34 @@ def test_verify_of_a_broken_or_unsealed_log_exits_with_1(call, log):
     log.write_bytes(b"".join([*lines[:5], *lines[6:]]))
     status, out, _ = call("verify", log)
     assert status == 1
-    assert out.startswith("line 6: it does not follow line 5")
-    assert "\nbroken: 32 lines" in out
+    assert out.startswith("broken: 32 lines")
+    assert "\nline 6: it does not follow line 5" in out
+
+
+def test_equal_faults_of_neighbouring_lines_are_told_once(call, log):
+    """A copy with other line ends, a doubled log and one whose every line was touched: a handful of lines, verdict first."""
+    text = log.read_bytes()
+    for spoilt in (text.replace(b"\n", b"\r\n"), text + text, text.replace(b'":', b'": '), text.replace(b'"', b"'")):
+        log.write_bytes(spoilt)
+        status, out, _ = call("verify", log)
+        assert (status, out.split(":")[0]) == (1, "broken")
+        assert len(out.splitlines()) <= 17, out
+        assert len(json.loads(call("verify", log, "--json")[1])["problems"]) > 17
+
+
+def test_several_logs_in_one_call(call, log, tmp_path):
+    """Each is named with its verdict; one that cannot be read does not keep the others from being verified."""
+    broken = tmp_path / "broken.jsonl"
+    broken.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-3]))
+    status, out, _ = call("verify", log, broken)
+    assert (status, [line.split(": ")[1] for line in out.splitlines() if " lines, " in line]) == (1, ["ok", "unsealed"])
+    status, out, err = call("verify", tmp_path / "none.jsonl", log)
+    assert (status, f"{log}: ok" in out, "cannot be read" in err) == (2, True, True)
+    found = json.loads(call("verify", log, broken, "--json")[1])["logs"]
+    assert [(one["log"], one["outcome"]) for one in found] == [(str(log), "ok"), (str(broken), "unsealed")]
+    assert call("verify", log, broken, "--head", "sha256:0")[0] == 2
+    status, out, _ = call("summary", log, broken)
+    assert (status, [line for line in out.splitlines() if line.endswith(".jsonl")]) == (0, [str(log), str(broken)])
 
 
 @pytest.mark.parametrize("command", ["verify", "show", "summary"])

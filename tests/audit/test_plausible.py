@@ -44,10 +44,10 @@ def test_a_header_that_can_be_true_verifies(tools, tmp_path, header):
 @pytest.mark.parametrize(
     ("header", "sentence"),
     [
-        ({"guidance": 99}, "guidance 99, and its table is reviewed for 5"),
-        ({"guidance": "5"}, "reviewed for 5"),
-        ({"guidance": None}, "reviewed for 5"),
-        ({"guidance": True}, "reviewed for 5"),
+        ({"guidance": 99}, "guidance 99, and its table is reviewed for [5.0]"),
+        ({"guidance": "5"}, "reviewed for [5.0]"),
+        ({"guidance": None}, "reviewed for [5.0]"),
+        ({"guidance": True}, "reviewed for [5.0]"),
         ({"guidance": [5.0, 99.0]}, "lists guidance [5.0,99.0]"),
         ({"shapes": {**SHAPES, "tokens": 9}}, "do not agree"),
         ({"shapes": {**SHAPES, "batch": 2}}, "do not agree"),

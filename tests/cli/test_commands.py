@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -22,6 +23,78 @@ def test_help_lists_every_command(refkv: Callable) -> None:
     for name in ("run", "validate", "compile", "explain", "audit", "plans", "models"):
         assert f"\n  {name} " in result.stdout
     assert "Exit status" in result.stdout
+
+
+def test_versions_are_told_without_importing_torch(tmp_path: Path) -> None:
+    """refkv's, python's, and those of the libraries that a report of a fault has to name; `python -m refkv_policy` works."""
+    import importlib.metadata
+    import platform
+
+    from refkv_policy import __version__
+
+    code = (
+        "import runpy, sys; sys.argv = ['refkv', '--version']\n"
+        "try:\n    runpy.run_module('refkv_policy', run_name='__main__')\nexcept SystemExit as stop:\n"
+        "    assert not stop.code\nassert not {'torch', 'diffusers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        f"refkv {__version__}",
+        f"python {platform.python_version()}",
+        f"torch {importlib.metadata.version('torch')}",
+        f"diffusers {importlib.metadata.version('diffusers')}",
+    ]
+
+
+def test_schemas_are_listed_by_kind_and_title(refkv: Callable) -> None:
+    """Each kind once, with its version once."""
+    lines = refkv("schema").stdout.splitlines()
+    assert "plan        refkv plan, version 1" in lines
+    assert all(line.count("version") == 1 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("number", "help"),
+    [
+        (errno.EROFS, "make the folder writable, or print the lock with --stdout"),
+        (errno.EACCES, "make the folder writable, or print the lock with --stdout"),
+        (errno.ENOSPC, "make room"),
+        (errno.EDQUOT, "make room"),
+    ],
+)
+def test_a_lock_that_cannot_be_written_says_what_would_help(
+    refkv: Callable, plan_file: Path, monkeypatch: pytest.MonkeyPatch, number: int, help: str
+) -> None:
+    """A read-only disk lacks no room, and a full one no permission."""
+    from refkv_policy.compiler import lock
+
+    def refused(*_: object) -> bool:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(lock, "write_lock", refused)
+    result = refkv("compile", plan_file)
+    assert (result.exit_code, result.stderr.strip().endswith(f"{os.strerror(number)}; {help}")) == (2, True), (
+        result.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("validate", "none.yaml"), ("explain", "none"), ("compile", "none.yaml"), ("diff", "none.yaml", "wan21_p0"),
+        ("diff", "plans", "plans"), ("run", "--plan", "none"), ("sweep", "none"), ("gate", "none"), ("drift", "none"),
+        ("export", "none", "--to", "vllm-omni"), ("import", "--from", "vllm-omni-config", "none"), ("rule", "RKV999"),
+        ("report", "none.json"), ("schema", "none"), ("init", "--model", "none", "--tier", "P0"),
+        ("audit", "verify", "none"), ("audit", "show", "none"), ("audit", "summary", "none"), ("none",),
+        ("validate", "--severity", "none"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_is_not_there_is_status_two(refkv: Callable, plan_file: Path, arguments: tuple[str, ...]) -> None:
+    """A command that could not do its work exits with 2; 1 is kept for plans, locks, logs and evidence that fall short."""
+    result = refkv(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stderr or "RKV001" in result.stdout
 
 
 def test_mistyped_command_is_guessed(refkv: Callable) -> None:

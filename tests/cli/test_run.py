@@ -133,6 +133,159 @@ def test_the_plans_sampler_is_what_runs(refkv: Callable, plan_file: Path, model_
     assert refkv("audit", "verify", out / "audit.jsonl").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--plan", "none.yaml"),
+        ("--video", "none.mp4"),
+        ("--video", "plans/tiny.yaml"),
+        ("--mask", "none.png"),
+        ("--reference", "none.png"),
+        ("--model", "nowhere/at/all"),
+        ("--steps", "5"),
+        ("--guidance", "3"),
+        ("--size", "100x100"),
+        ("--frames", "41"),
+        ("--start", "35"),
+        ("--locked",),
+        ("--out", "/dev/null/x"),
+        ("--out", "plans/tiny.yaml"),
+    ],
+)
+def test_what_is_wrong_is_told_before_torch_is_imported(
+    plan_file: Path, model_folder: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """Importing torch takes seconds: none of what is wrong with a command line waits for it."""
+    words = ["refkv", "run", "--plan", str(plan_file), "--model", str(model_folder), *SMALL, *arguments]
+    code = (
+        f"import sys; sys.argv = {words!r}\n"
+        "from refkv_policy.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    status = stop.code\n"
+        "assert not {'torch', 'diffusers', 'transformers'} & set(sys.modules), 'imported'\nsys.exit(status)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode in (1, 2), done.stderr
+    assert ("imported" in done.stderr, "Traceback" in done.stderr) == (False, False), done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        ({"GOMP_SPINCOUNT": "1000"}, {"GOMP_SPINCOUNT": "1000"}),
+        ({"KMP_BLOCKTIME": "200"}, {"KMP_BLOCKTIME": "200"}),
+    ],
+)
+def test_threads_wait_asleep_unless_the_environment_says_otherwise(
+    given: dict[str, str], found: dict[str, str]
+) -> None:
+    """The policy is in the environment when torch, which reads it once, is imported."""
+    code = (
+        "import builtins, json, os\n"
+        "names = ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT', 'KMP_BLOCKTIME')\n"
+        "real = builtins.__import__\n"
+        "def watched(name, *more):\n"
+        "    if name == 'torch':\n"
+        "        print(json.dumps({n: os.environ[n] for n in names if n in os.environ}), flush=True)\n"
+        "        os._exit(0)\n"
+        "    return real(name, *more)\n"
+        "builtins.__import__ = watched\n"
+        "from refkv_policy.cli.libraries import choose_device\n"
+        "choose_device(None)\n"
+    )
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    environment = {k: v for k, v in os.environ.items() if k not in names} | given
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == found
+
+
+def test_a_terminal_is_told_what_is_loaded(plan_file: Path, model_folder: Path, tmp_path: Path) -> None:
+    """Seconds pass before the first step: on a terminal one line says for what, and elsewhere none does."""
+    folder = tmp_path / "spoilt"
+    shutil.copytree(model_folder, folder)
+    (folder / "vae" / "diffusion_pytorch_model.safetensors").write_bytes(b"x" * 64)
+    command = [sys.executable, "-m", "refkv_policy", "run", "--plan", str(plan_file), "--model", str(folder), *SMALL]
+    ours, theirs = os.openpty()
+    try:
+        subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs)
+        told = os.read(ours, 1 << 16).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert told.index("loading torch") < told.index("loading spoilt") < told.index("cannot be loaded")
+    piped = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (piped.returncode, "loading" in piped.stderr) == (2, False)
+
+
+def test_two_runs_into_one_folder_are_kept_apart(
+    refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    """While one run holds the folder another is refused, and leaves it as it is; afterwards it is free."""
+    from refkv_policy.cli.outputs import held
+
+    out = tmp_path / "out"
+    arguments = ("run", "--plan", plan_file, "--model", model_folder, *SMALL, "--out", out)
+    with held(out):
+        result = refkv(*arguments)
+        assert (result.exit_code, "another run is writing into" in result.stderr) == (2, True), result.output
+        assert not list(out.iterdir())
+    assert refkv(*arguments).exit_code == 0
+
+
+def test_what_an_earlier_run_left_is_kept_together(
+    refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    """A second clip, or an edited plan, overwrites neither the video nor the lock that the earlier log accounts for."""
+    out = tmp_path / "out"
+    arguments = ("run", "--plan", plan_file, "--model", model_folder, *SMALL, "--out", out)
+    assert refkv(*arguments, "--baseline").exit_code == 0
+    before = {name: (out / name).read_bytes() for name in ("output.mp4", "audit.jsonl", "compare.mp4", "tiny.lock")}
+    plan_file.write_text(plan_file.read_text().replace("interval: 2", "interval: 3"))
+    assert refkv(*arguments, "--seed", "1", "--start", "3").exit_code == 0
+    kept = {path.stem.split("-")[0] + path.suffix: path for path in out.iterdir() if "-" in path.name}
+    assert {name: path.read_bytes() for name, path in kept.items()} == before
+    assert len({path.stem.partition("-")[2] for path in kept.values()}) == 1, "one stamp for what belongs together"
+    assert (out / "output.mp4").read_bytes() != before["output.mp4"]
+    assert verify(kept["audit.jsonl"]).outcome == "ok"
+    assert refkv(*arguments).exit_code == 0
+    assert len(list(out.glob("output-*.mp4"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "cpu_seconds", "said", "unsaid"),
+    [
+        ("cpu", (8.0, 12.0), "one run each, in processor time: 1.50x", "one run each: "),
+        ("cpu", (4.0, 12.0), "the machine was busy meanwhile: the two times are not comparable", "one run each"),
+        ("cpu", (2.0, 1.0), "the machine was busy meanwhile", "one run each"),
+        ("cuda:0", (0.1, 0.1), "one run each: 0.75x", "processor time"),
+    ],
+)
+def test_one_pair_of_runs_is_no_property_of_the_plan(
+    plan_file: Path, model_folder: Path, device: str, cpu_seconds: tuple[float, float], said: str, unsaid: str
+) -> None:
+    """A ratio is told with what it is of, or not at all; beside it stands what FLOPs predict, and how to measure it."""
+    from types import SimpleNamespace
+
+    from refkv_policy.cli.job import prepare
+    from refkv_policy.cli.results import Results
+
+    job, _ = prepare(
+        plan=str(plan_file), model=str(model_folder), steps=None, guidance=None, size="32x32", frames=5, references=0,
+        seed=0, prompt="", negative_prompt="", out=None, locked=False,
+    )  # fmt: skip
+    results = Results(job, "float32", device)
+    for name, wall, cpu in (("planned", 8.0, cpu_seconds[0]), ("uncached", 6.0, cpu_seconds[1])):
+        setattr(results, name, SimpleNamespace(denoise_seconds=wall, denoise_cpu=cpu, total_seconds=9.0))
+    if said.endswith("1.50x"):
+        results.uncached.denoise_seconds = 12.0  # as much of the machine as the planned run had
+    text = "\n".join(results._latency())
+    assert said in text
+    assert unsaid not in text
+    assert f"predicted by FLOPs: {results.predicted.speedup:.2f}x at most; `refkv gate" in text
+
+
 def test_an_earlier_log_is_kept(refkv: Callable, plan_file: Path, model_folder: Path, tmp_path: Path) -> None:
     """A second run into the same folder keeps the first run's log under another name, and says so."""
     out = tmp_path / "kept"
@@ -201,10 +354,10 @@ def test_dry_run_predicts_and_leaves_nothing(
         (["--model", "nowhere/at/all"], 2, "there is no model folder"),
         (["--model", "owner/name"], 2, "the hub is switched off"),
         (["--steps", "5"], 1, "not reviewed for 5 steps; it lists 4"),
-        (["--guidance", "3"], 1, "not reviewed for guidance 3; it lists 5"),
+        (["--guidance", "3"], 1, "tiny.yaml:10:13: RKV222 the plan is not reviewed for guidance 3; it lists 5"),
         (["--size", "100x100"], 2, "multiple of 16x16; the nearest is 96x96"),
         (["--size", "big"], 2, "not WIDTHxHEIGHT"),
-        (["--frames", "41"], 2, "has 37 frames, and 41 need 41; ask for 37 frames"),
+        (["--frames", "41"], 2, "has 37 frames, and the output is to have 41; ask for 37 frames"),
         (["--video", "none.mp4"], 2, "none.mp4 does not exist"),
         (["--mask", "none.png"], 2, "none.png does not exist"),
         (["--reference", "none.png"], 2, "none.png does not exist"),

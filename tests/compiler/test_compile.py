@@ -88,11 +88,12 @@ def test_an_interval_on_the_deep_hints_spares_their_blocks() -> None:
     assert row(table, "main[11]") == "." * 12
 
 
-def test_an_interval_of_one_keeps_nothing_and_warns() -> None:
-    """K = 1 compiles to computing everything, with a warning that it saves nothing."""
+def test_an_interval_of_one_is_refused() -> None:
+    """K = 1 computes everything: a rule that saves nothing is an error."""
     plan = plan_of(hints("'hint[all]'", "interval: 1"))
-    assert {a for *_, a in compile_plan(plan, MINI, 12).cells()} == {"."}
-    assert [(d.code, d.severity) for d in check_plan(plan)] == [("RKV305", "warning")]
+    with pytest.raises(PlanError, match="RKV305"):
+        compile_plan(plan, MINI, 12)
+    assert [(d.code, d.severity) for d in check_plan(plan)] == [("RKV305", "error")]
 
 
 def test_what_no_later_step_reads_is_not_kept() -> None:

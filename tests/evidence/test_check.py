@@ -67,13 +67,17 @@ def test_fitting_green_evidence_is_silent(repository: Path) -> None:
 
 @pytest.mark.parametrize("purpose", ["reference", "recommended"])
 def test_what_fails_and_what_is_left_to_guardrails(repository: Path, purpose: str) -> None:
-    """Missing and incomplete are notes; stale and edited always errors; red an error only where it is recommended."""
+    """Stale and edited are always errors; red is one, and missing a warning, where it is recommended, else notes."""
     plan = plan_in(repository, purpose=purpose)
-    assert told(plan) == [("RKV516", "note")]
+    assert told(plan) == [("RKV516", "warning" if purpose == "recommended" else "note")]
     write(repository, subjective=None)
     assert told(plan) == [("RKV519", "note")]
     write(repository, speedup=0.0, mean_drop=None)
-    assert told(plan) == [("RKV518", "error" if purpose == "recommended" else "warning")]
+    assert told(plan) == [("RKV518", "error" if purpose == "recommended" else "note")]
+    (red,) = check_evidence(plan, today=sample.TODAY)
+    assert ("write `purpose: reference`" in red.help) is (purpose == "recommended"), (
+        "no plan is told what it says already"
+    )
     path = write(repository)
     assert told(plan_in(repository, purpose=purpose, interval=3)) == [("RKV517", "error")]
     path.write_text(path.read_text().replace('"hits": 60', '"hits": 61'))

@@ -37,7 +37,7 @@ def _told(*options: str) -> tuple[int, list[tuple[str, str, int | None]]]:
 
 @pytest.mark.parametrize("rails", [(), ("--guardrails", "none")])
 def test_each_status_is_told_at_its_line(evidence: Path, rails: tuple[str, ...]) -> None:
-    """Missing: a note. Green: silence. Red: a warning, under `purpose: recommended` an error. Stale, edited: errors."""
+    """Missing: a note. Green: silence. Red: a note, under `purpose: recommended` an error. Stale, edited: errors."""
     line = next(
         n for n, text in enumerate(Path("plans/x.yaml").read_text().splitlines(), 1) if "evidence/x.json" in text
     )
@@ -45,7 +45,7 @@ def test_each_status_is_told_at_its_line(evidence: Path, rails: tuple[str, ...])
     write_evidence(evidence, sample.evidence(sample.scope(gate=sample.items())))
     assert _told(*rails) == (0, [])
     write_evidence(evidence, sample.evidence(sample.scope(gate=sample.items(speedup=0.0))))
-    assert _told(*rails) == (0, [("RKV518", "warning", line)])
+    assert _told(*rails) == (0, [("RKV518", "note", line)])
     _plan(evidence.parent.parent, purpose="recommended")
     assert _told(*rails) == (1, [("RKV518", "error", line)])
     _plan(evidence.parent.parent, interval=3)
@@ -60,11 +60,14 @@ def test_each_status_is_told_at_its_line(evidence: Path, rails: tuple[str, ...])
 
 
 def test_a_recommended_plan_that_names_no_evidence(evidence: Path) -> None:
-    """A note at its acknowledgement; silence for a plan that is only shown for reference."""
+    """A warning at its acknowledgement; silence for a plan that is only shown for reference."""
     _plan(evidence.parent.parent, purpose="recommended")
     plan = Path("plans/x.yaml")
     plan.write_text(plan.read_text().replace(", evidence: evidence/x.json", ""))
     line = next(n for n, text in enumerate(plan.read_text().splitlines(), 1) if "lossy-hint-cache" in text)
-    assert _told() == (0, [("RKV516", "note", line)])
+    assert _told() == (0, [("RKV520", "warning", line)])
+    shown = CliRunner().invoke(refkv, ["validate", "plans"], prog_name="refkv").stdout
+    assert "no acknowledgement names evidence of what it costs" in shown
+    assert "refkv gate plans/x.yaml --out evidence/" in shown
     plan.write_text(plan.read_text().replace("purpose: recommended", "purpose: reference"))
     assert _told() == (0, [])

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.compiler.plans import plan_of
 
 from refkv_policy.compiler import HookTable, compile_plan
+from tests.plans import plan_of
 
 ACKNOWLEDGED = (
     "acknowledgements:\n  - {risk: lossy-main-cache, by: tests, date: 2026-01-01, reason: needed by a test}\n"

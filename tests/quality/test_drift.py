@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,8 @@ def test_the_values_are_the_models_own() -> None:
         assert torch.equal(seen["main", branch, step], residual)
 
 
-def _sample(drift: Callable[[int, int], float], table: Any) -> dict[Any, Any]:
-    """A made-up request: drift(hint, age) from a value of that age."""
+def _sample(drift: Callable[[int, float], float], table: Any) -> dict[Any, Any]:
+    """A made-up request: drift(hint, gap) from a value that is older by that gap in sigma."""
     found: dict[Any, Any] = {}
     for j in range(len(table.layout.vace_at)):
         by: dict[str, dict[int, Distance]] = {}
@@ -95,41 +95,59 @@ def _sample(drift: Callable[[int, int], float], table: Any) -> dict[Any, Any]:
             for step in range(table.steps):
                 newest = step if step in fresh else newest
                 if step != newest:
-                    by.setdefault(name, {})[step] = Distance(drift(j, step - newest), 1.0, 1.0)
+                    by.setdefault(name, {})[step] = Distance(
+                        drift(j, table.sigmas[newest] - table.sigmas[step]), 1.0, 1.0
+                    )
         found.update({(f"hint[{j}]", branch): by for branch in BOTH})
     return found
 
 
 def test_the_suggestion_follows_its_rule() -> None:
-    """Deep hints that drift 0.03 a step keep to 0.1 for three steps: every fourth step, and the suffix that is stable."""
+    """Deep hints that drift by half a gap in sigma keep to 0.1 up to 0.2: the fewest refreshes that leave no wider gap."""
     table = compile_plan(sweeps.plan("wan2.1-vace-mini", 24), load_profile("wan2.1-vace-mini"), 24)
-    found = suggest([_sample(lambda j, age: 0.03 * age if j >= 4 else 1.0, table)], table, candidates(table), 0.1)
+    found = suggest([_sample(lambda j, gap: 0.5 * gap if j >= 4 else 1.0, table)], table, candidates(table), 0.1)
     assert found is not None
-    assert (found.hints, found.refresh) == ((4, 5), {"interval": 4})
-    assert found.worst == pytest.approx(0.09)
-    assert found.spared == pytest.approx(2 / 6 * 18 / 24)
+    gaps = {form["count"]: widest(fresh, table.sigmas) for _, fresh, form in candidates(table)}
+    fewest = min(count for count, gap in gaps.items() if gap <= 0.2)
+    assert (found.hints, found.refresh) == ((4, 5), {"spacing": "sigma", "count": fewest})
+    assert found.worst == pytest.approx(0.5 * gaps[fewest])
+    assert found.spared == pytest.approx(2 / 6 * (24 - fewest) / 24)
     assert 'at: "hint[4-5]"' in found.fragment()
     # A shallow hint between unstable deep ones is no suffix.
-    assert suggest([_sample(lambda j, age: 1.0 if j == 5 else 0.0, table)], table, candidates(table), 0.1) is None
-    # One sample of two drifts twice as much: the mean of both, 0.045 a step, keeps to 0.1 for two steps.
-    both = [_sample(lambda j, age, f=f: 0.03 * f * age if j >= 4 else 1.0, table) for f in (1, 2)]
+    assert suggest([_sample(lambda j, gap: 1.0 if j == 5 else 0.0, table)], table, candidates(table), 0.1) is None
+    # One sample of two drifts three times as much: the mean of both is a gap itself.
+    both = [_sample(lambda j, gap, f=f: 0.5 * f * gap if j >= 4 else 1.0, table) for f in (1, 3)]
     found = suggest(both, table, candidates(table), 0.1)
     assert found is not None
-    assert found.refresh == {"interval": 3}
+    assert found.refresh["count"] == min(count for count, gap in gaps.items() if gap <= 0.1) > fewest
 
 
-def test_a_suggested_rule_compiles() -> None:
-    """The fragment, put in a plan's place of rules, is a sound rule."""
+def widest(fresh: frozenset[int], sigmas: Sequence[float]) -> float:
+    """The widest gap in sigma between a step and the newest fresh one."""
+    return max(sigmas[max(f for f in fresh if f <= step)] - sigmas[step] for step in range(len(sigmas)))
+
+
+def test_a_suggested_rule_compiles_once_somebody_accepts_its_risk() -> None:
+    """The fragment, in the place of a plan's rules and acknowledgements, forecasts; it is refused until it is signed."""
     plan = sweeps.plan("wan2.1-vace-mini", 24)
     table = compile_plan(plan, load_profile("wan2.1-vace-mini"), 24)
-    found = suggest([_sample(lambda j, age: 0.01, table)], table, candidates(table), 0.1)
+    found = suggest([_sample(lambda j, gap: 0.01, table)], table, candidates(table), 0.1)
     assert found is not None
     from refkv_policy.plan import parse_plan
 
     head, rest = plan.document.text.split("caches:")
-    typed, faults = parse_plan(head + found.fragment() + rest[rest.index("acknowledgements:") :], "typed.yaml")
+    assert rest.count("acknowledgements:") == 1
+    text = head + found.fragment()
+    unsigned, faults = parse_plan(text, "typed.yaml")
+    assert unsigned is None
+    assert sorted(text.splitlines()[d.span.line - 1].split(":")[0].strip() for d in faults if d.span) == [
+        "by",
+        "reason",
+    ]
+    signed = text.replace("by: #", "by: tests #").replace("reason: #", "reason: a test #")
+    typed, faults = parse_plan(signed, "typed.yaml")
     assert typed is not None, faults
-    assert compile_plan(typed, load_profile("wan2.1-vace-mini"), 24).digest
+    assert any("F" in row.cond for row in compile_plan(typed, load_profile("wan2.1-vace-mini"), 24).rows)
 
 
 def test_fresh_is_what_the_plan_computes() -> None:

@@ -16,9 +16,8 @@ from PIL import Image
 from skimage import data
 from transformers import Dinov2Config, Dinov2Model, ViTConfig, ViTModel
 
-from refkv_policy.quality import DINOv2, EfficientNetLite0, MeasureError, compare, feature_model
-from refkv_policy.quality.features import _published_size
-from refkv_policy.quality.metrics import Video, cosine
+from refkv_policy.quality.features import DINOv2, EfficientNetLite0, _published_size, feature_model
+from refkv_policy.quality.metrics import MeasureError, Video, compare, cosine
 
 torch.set_num_threads(1)
 

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
+from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from refkv_policy.evidence import GATE_ITEMS, Evidence, Item, MeasuredScope, read_evidence, write_evidence
+from refkv_policy.evidence import (
+    GATE_ITEMS,
+    Evidence,
+    Interval,
+    Item,
+    MeasuredScope,
+    make_item,
+    read_evidence,
+    write_evidence,
+)
 from refkv_policy.quality.abpack import Ratings, key_path
-from refkv_policy.quality.gate import GateError, check_gateable, measured_scope
+from refkv_policy.quality.gate import GateError, check_gateable, measured_scope, verdict_text
 from refkv_policy.quality.gate_items import compare_with_line, gate_items
 from refkv_policy.quality.sweep import Entry, Sweep
 from refkv_policy.quality.sweep_collect import Findings, collect
+from refkv_policy.quality.sweep_text import sweep_text
 from refkv_policy.quality.variants import parse_vary
 from tests import sweeps
 
@@ -269,6 +281,76 @@ def test_evidence_holds_what_was_found(tmp_path: Path) -> None:
     assert back.evaluations.planned == 24
 
 
+def _item(**changes: Any) -> Item:
+    """An item of the gate, judged by its interval."""
+    given = {"name": "fewer_steps", "measured": 0.002323, "interval": Interval(0.001543, 0.003103, 0.95, "bootstrap"),
+             "judged_by": "interval", "equal_within": 0.001464, "why": "so"}  # fmt: skip
+    return make_item(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("item", "told"),
+    [
+        (_item(), "0.002323 (0.001543 to 0.003103), and 0.003103 > 0 + 0.001464: so"),
+        (_item(equal_within=0.004), "0.002323 (0.001543 to 0.003103), and 0.003103 <= 0 + 0.004: so"),
+        (
+            _item(name="speedup", measured=0.1, interval=Interval(0.09, 0.2, 0.95, "bootstrap"), equal_within=0.0),
+            "0.1 (0.09 to 0.2), and 0.09 < 0.1: so",
+        ),
+        (_item(name="speedup", measured=0.1, interval=None, judged_by="value", equal_within=0.0), "0.1 >= 0.1: so"),
+        (_item(name="mean_drop", measured=0.0800001, interval=None, judged_by="value", equal_within=0.0),
+         "0.0800001 > 0.08: so"),
+        (_item(name="memory", measured=3000.0, interval=None, judged_by="value", equal_within=0.0, threshold=2000.0),
+         "2.93 KiB > 1.95 KiB: so"),
+        (_item(name="speedup", measured=None, interval=None, equal_within=0.0), "so (must be >= 0.1)"),
+    ],
+)  # fmt: skip
+def test_the_relation_that_is_told_is_true(item: Item, told: str) -> None:
+    """Red says by what the threshold is missed, green by what it is kept: by the end of the interval that decides."""
+    from refkv_policy.quality.gate import _judged
+
+    assert _judged(item) == told
+    if item.measured is None:
+        return
+    number = r"(-?[\d.]+)"
+    left, sign, right, *_ = re.search(rf"{number}(?: KiB)? (<=|>=|<|>) {number}(?: \+ {number})?", told).groups()  # type: ignore[union-attr]
+    assert {"<=": le, ">=": ge, "<": lt, ">": gt}[sign](float(left), float(right) + item.equal_within)
+
+
+def test_sweep_and_verdict_keep_to_eighty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is longer and no word is broken, with intervals, long names of variants and every kind of line."""
+    varies = [parse_vary("refresh.interval=1,2,4,0"), parse_vary("at='hint[3-5]','hint[deep]'")]
+    found = gated(tmp_path, errors_of(0.001), varies=varies, compare=FEATURED)
+    scope = measured_scope(found, model="tiny", command=["refkv"])
+    drawn: dict[str, list[str]] = {}
+    for width in ("80", ""):
+        monkeypatch.setenv("COLUMNS", width)
+        drawn[width] = [sweep_text(found), verdict_text(scope)]
+    for narrow, wide in zip(drawn["80"], drawn[""], strict=True):
+        assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
+        assert sorted(narrow.split()) == sorted(wide.split())
+
+
+def test_a_plan_of_two_rules_is_gated_without_being_varied(
+    refkv: Callable[..., Any], tiny_folder: Path, plan_file: Path, clips: Path, tmp_path: Path
+) -> None:
+    """Nothing says which rule to vary, and nothing has to: it is said, and the plan is judged."""
+    text = plan_file.read_text()
+    rules = (
+        "  - {name: text, tier: P0, method: text_kv, at: 'main[all].text_kv'}\n"
+        "  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sigma, count: 3}}\n"
+    )
+    accepted = "acknowledgements:\n  - {risk: fewer-steps, by: t, date: 2026-01-01, reason: r}\n"
+    text = text.replace("acknowledgements:\n", rules + accepted)
+    plan_file.write_text(text)
+    result = refkv("gate", plan_file, "--model", tiny_folder, "--clips", clips, "--device", "cpu", "--size", "16x16",
+                   "--frames", "5", "--seeds", "1", "--repeats", "0", "--baselines", "2", "--features", "none",
+                   "--results", tmp_path / "results", "--guardrails", "none")  # fmt: skip
+    assert result.exit_code in (0, 1), result.output
+    assert "nothing is varied, since the plan has several rules: say which rule is varied with --rule" in result.stderr
+    assert (tmp_path / "evidence" / "tiny.json").exists()
+
+
 def test_a_stand_in_is_recorded_as_one(tmp_path: Path) -> None:
     """Its metric is there, marked, and no item names it."""
     found = gated(tmp_path, errors_of(0.001), compare=partial(sweeps.comparison, drop=3.0, stand_in=True))
@@ -282,10 +364,10 @@ def test_a_stand_in_is_recorded_as_one(tmp_path: Path) -> None:
 def test_what_cannot_be_gated(tmp_path: Path) -> None:
     """Guidance 1, clips of different rates, and a plan whose own run failed."""
     with pytest.raises(GateError, match="not gated at guidance 1"):
-        check_gateable(sweeps.sweep(sweeps.made_up(), guidance=1.0))
+        check_gateable(1.0, sweeps.made_up())
     rates = (*sweeps.made_up(("a",), 16.0), *sweeps.made_up(("b",), 24.0))
     with pytest.raises(GateError, match=r"16, 24 frames a second.*--fps"):
-        check_gateable(sweeps.sweep(rates))
+        check_gateable(5.0, rates)
     made: Sweep = sweeps.sweep(sweeps.made_up())
     store = sweeps.fill(made, tmp_path, errors_of(0.001))
     store.write(made.run(made.entries[1], *made.samples[0]), {"failed": "it would not"})
@@ -330,7 +412,7 @@ def test_the_command_gates_packs_and_takes_ratings(
     over = refkv(*common, "--out", plan_file)
     assert (over.exit_code, "would overwrite" in over.stderr) == (2, True)
     assert "is there already" in refkv(*common, "--ab-pack", tmp_path / "pack").stderr
-    assert "errors cannot be of foo" in refkv(*common, "--metric", "foo").stderr
+    assert "errors cannot be of foo" in refkv(*common, "--out", "new.json", "--metric", "foo").stderr
     assert refkv(*common, "--fps", "-1").exit_code == 2
     assert "longer than 4000" in refkv(*common, "--prompt", "x" * 5000).stderr
     assert refkv(*common, "--guidance", "1").exit_code == 2

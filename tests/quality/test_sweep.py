@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import mmap
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -207,7 +209,12 @@ def test_the_command_sweeps_once_and_tells_it_again(
                  "--frames", "5", "--seeds", "1", "--repeats", "0", "--baselines", "2", "--features", "none", "--json",
                  "--results", tmp_path / "results")  # fmt: skip
     first = refkv(*arguments, "--vary", "refresh.interval=1,2,0")
-    assert first.exit_code == 0, first.output
+    assert first.exit_code == 1, first.output  # one value that was asked for is not measured
+    told = first.stderr.splitlines()
+    assert next(line for line in told if "does not compile" in line).startswith(
+        "note: does not compile and is left out: refresh.interval=0: RKV106"
+    )
+    assert told.index(next(t for t in told if "left out" in t)) < told.index(next(t for t in told if "to be made" in t))
     value = json.loads(first.stdout)
     assert [row["name"] for row in value["rows"][:3]] == ["uncached", "plan tiny", "refresh.interval=1"]
     assert value["rows"][1]["error"]["interval"]["method"] == "bootstrap"
@@ -215,15 +222,22 @@ def test_the_command_sweeps_once_and_tells_it_again(
     assert value["rows"][2]["error"]["value"] == 0
     again = refkv(*arguments, "--vary", "refresh.interval=1,2,0")
     assert "0 of " in again.stderr
+    assert again.exit_code == 1
     assert json.loads(again.stdout) == value
     more = refkv(*arguments, "--vary", "refresh.interval=1,2,3")
     assert "2 of " in more.stderr
+    assert (more.exit_code, "at the pace of the results that are there" in more.stderr) == (0, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
         (("--vary", "refresh.interval"), 2, "is not PATH=VALUE"),
+        (("--vary", "refresh.intrval=2"), 2, "did you mean `interval`"),
+        (("--vary", "refresh.interval=2,4", "--vary", "parms.cap=2"), 2, "did you mean `params`"),
+        (("--vary", "method=hint_reus,hint_forecst"), 2, "there is no method 'hint_reus'"),
+        (("--vary", "at=hint[0-99]"), 2, "no variant compiles, so nothing was run"),
+        (("--vary", "tier=p1"), 2, "`tier` cannot be"),
         (("--rule", "nope", "--vary", "at=hint[all]"), 2, "no rule 'nope'"),
         (("--clips", "nowhere"), 2, "is not a folder"),
         (("--clips", "plans"), 2, "is not a video"),
@@ -242,6 +256,92 @@ def test_what_goes_wrong_is_a_sentence(
     result = refkv("sweep", plan_file, "--model", tiny_folder, *small, *arguments)
     assert (result.exit_code, text in result.stderr) == (status, True), result.output
     assert "Traceback" not in result.stderr
+    assert "are to be made" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "text"),
+    [
+        ("sweep", ("--vary", "refresh.intrval=2"), "did you mean `interval`"),
+        ("sweep", ("--clips", "nowhere"), "is not a folder"),
+        ("sweep", ("--size", "17x16"), "not a multiple"),
+        ("gate", ("--steps", "9"), "not reviewed for 9 steps"),
+        ("gate", ("--guidance", "1"), "not gated at guidance 1"),
+        ("gate", ("--out", "plans/tiny.yaml"), "would overwrite"),
+        ("gate", ("--guardrails", "none.yaml"), "there are no guardrails"),
+        ("drift", ("--out", "plans/tiny.yaml"), "would overwrite"),
+        ("drift", ("--clips", "nowhere"), "is not a folder"),
+    ],
+)
+def test_wrong_arguments_are_told_before_torch_is_imported(
+    tiny_folder: Path, plan_file: Path, tmp_path: Path, command: str, arguments: tuple[str, ...], text: str
+) -> None:
+    """Importing torch takes seconds: none of what is wrong with a command line waits for it."""
+    words = [
+        "refkv",
+        command,
+        str(plan_file),
+        "--model",
+        str(tiny_folder),
+        "--size",
+        "16x16",
+        "--frames",
+        "5",
+        *arguments,
+    ]
+    code = (
+        f"import sys; sys.argv = {words!r}\n"
+        "from refkv_policy.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    status = stop.code\n"
+        "assert not {'torch', 'diffusers', 'transformers'} & set(sys.modules), 'imported'\nsys.exit(status)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode in (1, 2), text in done.stderr) == (True, True), done.stderr
+    assert "imported" not in done.stderr
+
+
+def test_a_sweep_in_which_nothing_could_be_measured_fails(
+    refkv: Callable[..., Any], tiny_folder: Path, plan_file: Path, clips: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run but the uncached ones gives no numbers: the table says so, and the exit status is 2."""
+    from refkv_policy.quality import tasks_bench
+    from refkv_policy.runtime.generate import Generated, Request
+
+    original = tasks_bench.generate
+
+    def spoilt(pipe: Any, request: Request, **more: Any) -> Generated:
+        result = original(pipe, request, **more)
+        if request.steps < 4 or "forward" in vars(pipe.transformer):
+            result.frames[:] = np.nan
+        return result
+
+    monkeypatch.setattr(tasks_bench, "generate", spoilt)
+    result = refkv("sweep", plan_file, "--model", tiny_folder, "--clips", clips, "--device", "cpu", "--size", "16x16",
+                   "--frames", "5", "--seeds", "1", "--repeats", "0", "--baselines", "2", "--features", "none",
+                   "--results", "r")  # fmt: skip
+    assert (result.exit_code, "nothing could be measured" in result.stderr) == (2, True), result.output
+
+
+def test_progress_without_a_terminal_is_a_line_every_so_often(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first after five seconds, then one in thirty, each with what is done, what is left and for how long."""
+    from refkv_policy.cli import progress
+
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.progress("measuring", 400, lambda: "a.mp4, seed 0") as step:
+        for _ in range(100):
+            now[0] += 1
+            step(4)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "measuring: 20 of 400 steps (a.mp4, seed 0), 5 s so far, about 95 s left".replace(
+        "95 s", "2 min"
+    )
+    assert [int(line.split()[1]) for line in lines] == [20, 140, 260, 380]
+    assert [progress.span(s) for s in (0.4, 89, 90, 3600, 5399, 12000)] == [
+        "0 s", "89 s", "2 min", "60 min", "1 h 30 min", "3 h 20 min",
+    ]  # fmt: skip
 
 
 def open_tiny(conditions: Any, folder: Path) -> Bench:

@@ -72,6 +72,23 @@ def test_every_combination_runs_and_what_does_not_compile_says_why() -> None:
     assert "RKV" in (variants[2].fault or "")
 
 
+def test_an_interval_of_one_is_the_plan_without_the_rule() -> None:
+    """No plan may say K = 1, and the RFC enumerates it: the rule is left out, and its acknowledgement unless another needs it."""
+    profile = load_profile("wan2.1-vace-mini")
+    (alone,) = make_variants(sweeps.plan("wan2.1-vace-mini", 12), profile, 12, 0, [parse_vary("refresh.interval=1")])
+    assert alone.table is not None, alone.fault
+    assert {action for *_, action in alone.table.cells()} == {"."}
+    assert alone.table.acknowledgements == ()
+    text = sweeps.plan("wan2.1-vace-mini", 12).document.text
+    more = '  - {name: first, tier: P1, method: hint_reuse, at: "hint[0-2]", refresh: {interval: 2}}\nacknowledgements:'
+    two, faults = parse_plan(text.replace("acknowledgements:", more).replace("hint[deep]", "hint[3-5]"))
+    assert two is not None, faults
+    found = make_variants(two, profile, 12, 1, [parse_vary("refresh.interval=1,2")])
+    assert found[0].table is not None, found[0].fault
+    assert [rule.name for rule in found[0].table.rules] == ["deep-hints"]
+    assert len(found[0].table.acknowledgements) == 1
+
+
 def test_another_form_of_refresh_replaces_the_one_there_was() -> None:
     """`spacing` and `count` belong together; `interval` gives way to them, and they to `steps`."""
     plan = sweeps.plan("wan2.1-vace-mini", 12)

@@ -70,6 +70,7 @@ PROSE: dict[str, Callable[[Path], Iterable[Diagnostic]] | str] = {
     "RKV117": bad_params,
     "RKV219": lambda folder: refused(lambda: compile_plan(plan_of(PLAN, folder / "p.yaml"), "wan2.1-vace-14b", 12)),  # type: ignore[arg-type]
     "RKV220": lambda folder: refused(lambda: compile_plan(plan_of(PLAN, folder / "p.yaml"), "wan2.1-vace-mini", 13)),  # type: ignore[arg-type]
+    "RKV222": "cli",
     "RKV221": lambda folder: check_plan(load_plan(CASES / "compiler_profile_name_of_a_shipped_one.yaml")),
     "RKV315": lambda folder: check_plan(load_plan(CASES / "compiler_few_step_model.yaml")),
     "RKV510": "evidence",
@@ -82,6 +83,7 @@ PROSE: dict[str, Callable[[Path], Iterable[Diagnostic]] | str] = {
     "RKV517": "evidence",
     "RKV518": "evidence",
     "RKV519": "evidence",
+    "RKV520": "evidence",
     "RKV602": "guardrails",
     "RKV623": "guardrails",
     "RKV624": "guardrails",

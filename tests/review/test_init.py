@@ -44,9 +44,7 @@ def test_every_method_scaffolds_a_sound_plan_on_every_model(refkv: Callable, met
     assert plan.purpose == "reference"
 
 
-@pytest.mark.parametrize(
-    ("tier", "method"), [("P0", "text_kv"), ("P1", "hint_reuse"), ("S", "step_schedule"), ("p1", "hint_reuse")]
-)
+@pytest.mark.parametrize(("tier", "method"), [("P0", "text_kv"), ("P1", "hint_reuse"), ("S", "step_schedule")])
 def test_a_tier_has_a_simplest_method(refkv: Callable, tier: str, method: str) -> None:
     """Without --method the tier's simplest is taken, among the methods that ship."""
     result = refkv("init", "--model", "wan2.1-vace-1.3b", "--tier", tier, "--by", "a", "--out", "-")

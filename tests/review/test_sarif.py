@@ -78,11 +78,11 @@ def test_every_case_gives_a_valid_log() -> None:
 def test_rules_carry_their_texts() -> None:
     """The driver names refkv and its version; every rule that is told has id, name, descriptions, help and level."""
     run = run_of(
-        [diagnostic("RKV305", severity="warning"), diagnostic("RKV101"), diagnostic("RKV101", Span(9, 1, 9, 2))]
+        [diagnostic("RKV310", severity="warning"), diagnostic("RKV101"), diagnostic("RKV101", Span(9, 1, 9, 2))]
     )
     driver = run["tool"]["driver"]
     assert (driver["name"], driver["semanticVersion"]) == ("refkv", __version__)
-    assert [rule["id"] for rule in driver["rules"]] == ["RKV101", "RKV305"]
+    assert [rule["id"] for rule in driver["rules"]] == ["RKV101", "RKV310"]
     first, second = driver["rules"]
     assert first["name"] == "unknown-key"
     assert first["shortDescription"]["text"].endswith(".")

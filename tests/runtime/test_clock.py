@@ -89,11 +89,11 @@ def test_request_is_the_identity_of_the_timesteps(pipe: Any) -> None:
 
 
 def test_told_clock_begins_a_request_when_time_runs_backwards() -> None:
-    """An earlier step, or the first step and branch once more, is another request; the other branch is not."""
+    """An earlier step is another request, and so is a call said to be; the other branch, or a step once more, is not."""
     clock = ManualClock((0, 2, 5))
 
-    def key(step: int, branch: str) -> object | None:
-        with clock.at(step, branch):
+    def key(step: int, branch: str, anew: bool = False) -> object | None:
+        with clock.at(step, branch, anew):
             return clock.read(torch.zeros(1)).key
 
     first = key(0, "cond")
@@ -103,8 +103,12 @@ def test_told_clock_begins_a_request_when_time_runs_backwards() -> None:
     assert key(5, "cond") is first
     second = key(2, "cond")
     assert second not in (None, first)
-    assert key(2, "cond") not in (None, second)
-    assert clock.read(torch.zeros(1)) == (None, None, None)
+    assert key(2, "cond") is second
+    third = key(2, "cond", True)
+    assert third not in (None, second)
+    clock.end(third)
+    assert key(2, "cond") not in (None, third)
+    assert clock.read(torch.zeros(1)) == (None, None, None, False)
     with clock.at(1, "cond"):
         assert clock.read(torch.zeros(1)).step_index is None
 
@@ -212,16 +216,15 @@ def test_thinned_grid_for_other_shifts(shift: float, steps: int) -> None:
     from refkv_policy.runtime.pipeline import guarded_grid
     from refkv_policy.runtime.schedulers import check_grid
 
-    def as_pipeline(self: Any, count: int) -> None:
-        self.scheduler.set_timesteps(count, device="cpu")
-
     caches = "  - {name: steps, tier: S, method: step_schedule, at: step, refresh: {spacing: sigma, count: 3}}\n"
     pipe = tiny.pipeline(flow_shift=shift)
     table = tiny.compiled(pipe.transformer, caches, steps=steps, shift=shift)
-    pipe.scheduler.set_timesteps = guarded_grid(pipe, table, PipelineClock(pipe))
-    as_pipeline(pipe, steps)
-    check_grid(pipe.scheduler, table)
-    as_pipeline(pipe, steps + 1)
-    assert len(pipe.scheduler.timesteps) == steps + 1
-    pipe.scheduler.set_timesteps(steps)  # not the pipeline's own asking
+    clock = PipelineClock(pipe)
+    set_timesteps = guarded_grid(pipe.scheduler, table, clock, lambda error: None)
+    with clock.call():
+        set_timesteps(steps, device="cpu")
+        check_grid(pipe.scheduler, table)
+        set_timesteps(steps + 1)
+        assert len(pipe.scheduler.timesteps) == steps + 1
+    set_timesteps(steps)  # not the pipeline's own asking
     assert len(pipe.scheduler.timesteps) == steps

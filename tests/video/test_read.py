@@ -61,9 +61,9 @@ def test_odd_sizes_are_cropped_in_the_centre_and_said(tmp_path: Path) -> None:
 def test_too_few_frames_says_the_numbers(tmp_path: Path) -> None:
     """The error names what the file has, what is needed, and the largest count that would do."""
     path = counting(tmp_path / "short.mp4", frames=12)
-    with pytest.raises(VideoError, match=r"has 12 frames, and 17 need 17; ask for 9 frames"):
+    with pytest.raises(VideoError, match=r"has 12 frames, and the output is to have 17; ask for 9 frames"):
         read_clip(path, 17, (64, 48))
-    with pytest.raises(VideoError, match=r"17 from frame 2 on at stride 3 need 51; ask for 1 frames"):
+    with pytest.raises(VideoError, match=r"17 from frame 2 on at stride 3 need 51; ask for 1 frame,"):
         read_clip(path, 17, (64, 48), start=2, stride=3)
     with pytest.raises(VideoError, match="start earlier"):
         read_clip(path, 5, (64, 48), start=40)
