@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from os import PathLike
-from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, ref
@@ -15,123 +13,33 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor
 
-from refkv_policy.audit import AuditWriter, fold, outcome_of
-from refkv_policy.audit.header import RESERVED
-from refkv_policy.audit.record import checked
+from refkv_policy.audit import AuditWriter, outcome_of
 from refkv_policy.audit.totals import UNKNOWN
-from refkv_policy.audit.writer import NullWriter
-from refkv_policy.compiler import branches_of, compile_plan
+from refkv_policy.compiler import branches_of
 from refkv_policy.compiler.table import BRANCHES, HookTable
-from refkv_policy.plan import Plan, load_plan
 from refkv_policy.runtime import checks
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.call import Call, Inputs
 from refkv_policy.runtime.cells import CallPlan, plan_calls, unplanned_call
 from refkv_policy.runtime.clock import CallPosition, ManualClock, PipelineClock
-from refkv_policy.runtime.errors import AttachError, RequestError, warn
+from refkv_policy.runtime.errors import RequestError, warn
 from refkv_policy.runtime.families import executor_of
-from refkv_policy.runtime.header import Headers
 from refkv_policy.runtime.held import Held
+from refkv_policy.runtime.log import Log
 from refkv_policy.runtime.lora import Loads
 from refkv_policy.runtime.pipeline import bracketed, guarded_grid, named_contexts, tracked_loop
-from refkv_policy.runtime.placement import Patches, displace, find_place, place
+from refkv_policy.runtime.placement import Patches, displace, place
 from refkv_policy.runtime.request import Request
-from refkv_policy.runtime.schedulers import check_scheduler
 from refkv_policy.runtime.stack import Current, part_forward
 from refkv_policy.runtime.store import Store
 from refkv_policy.runtime.summary import RequestSummary, Summary, Tally, summarise
 
 OnError = Literal["raise", "uncached"]
 
-_ATTACHED: WeakKeyDictionary[Any, ref[Session]] = WeakKeyDictionary()
+ATTACHED: WeakKeyDictionary[Any, ref[Session]] = WeakKeyDictionary()
 """The session that is attached to a transformer, which holds on to it by its forward."""
 KEPT = 100
 """Summaries of ended requests that a session holds on to; of those before, the sums."""
-
-
-def attach(
-    target: Any,
-    plan: HookTable | Plan | str | PathLike[str],
-    *,
-    steps: int | None = None,
-    audit: str | PathLike[str] | AuditWriter | None = None,
-    on_error: OnError = "raise",
-    header: Mapping[str, Any] | None = None,
-) -> Session:
-    """Apply a plan to a diffusers pipeline of a known family, or to its bare transformer, until the session is detached.
-
-    Best used as a context manager. Many requests may follow one another; each has its own store and clock.
-    plan: a compiled table; or a `Plan`, a plan's file, or the name of a shipped plan, which is compiled for the model at
-    `steps` (which may be left out where the plan lists one count).
-    audit: where to write the log (a path that does not exist yet), or a writer that stays the caller's to close.
-    on_error: `raise`, or `uncached`: a request that differs from the table, or whose caching fails, is finished without
-    the cache, which a `RefkvWarning` and the log say. header: further fields of each request's log header, such as `seed`.
-    Raises AttachError, with nothing changed, for a target that the table cannot be applied to; PlanError for a plan that is
-    not sound or not for the model; AuditError for the log.
-    """
-    model, pipe = checks.transformer_of(target)
-    if model in _ATTACHED:
-        raise AttachError("a table is attached to this model already; detach that session first (`refkv.detach`)")
-    if on_error not in ("raise", "uncached"):
-        raise AttachError(f"on_error is {on_error!r}; it is 'raise' or 'uncached'")
-    _check_log(audit, header)
-    table = _table_of(plan, model, steps)
-    checks.check_model(model, table)
-    find_place(model)
-    if pipe is not None:
-        check_scheduler(pipe.scheduler, table)
-    owned = None if audit is None or isinstance(audit, NullWriter) else AuditWriter(audit)
-    session = Session(model, pipe, table, audit if owned is None else owned, on_error, header or {})
-    session._owned = owned
-    try:
-        session._install()
-    except BaseException:
-        session.detach()
-        raise
-    return session
-
-
-def detach(target: Any) -> None:
-    """Detach the session that is attached to a pipeline or transformer. Raises AttachError when none is."""
-    sessions = [session for reference in list(_ATTACHED.values()) if (session := reference()) is not None]
-    parts = target, getattr(target, "transformer", None)
-    found = [s for s in sessions if s._pipe is target or any(s._model is part for part in parts)]
-    if not found:
-        raise AttachError(f"no table is attached to this {type(target).__name__}")
-    for session in found:
-        session.detach()
-
-
-def _check_log(audit: Any, header: Any) -> None:
-    """Raises AttachError for a log or header that no request could begin with; AuditError for values that JSON has not."""
-    if not (audit is None or isinstance(audit, (str, PathLike, NullWriter))):
-        raise AttachError(f"audit is {audit!r}; give a path for the log, or an AuditWriter")
-    if not (header is None or isinstance(header, Mapping)):
-        raise AttachError(f"header is {header!r}; give a mapping of names to values")
-    if taken := sorted(RESERVED & set(header or ())):
-        raise AttachError(f"`header` may not set {', '.join(taken)}: the audit log does")
-    checked(header or {})
-
-
-def _table_of(plan: HookTable | Plan | str | PathLike[str], model: Any, steps: int | None) -> HookTable:
-    """The table that is asked for."""
-    if isinstance(plan, HookTable):
-        if steps not in (None, plan.steps):
-            raise AttachError(
-                f"the table is for {plan.steps} steps, and steps={steps} is asked for; compile it for these"
-            )
-        return plan
-    if isinstance(plan, (str, PathLike)):
-        plan = load_plan(plan)
-    if not isinstance(plan, Plan):
-        kind = type(plan).__name__  # type: ignore[unreachable]  # callers may be untyped
-        raise AttachError(f"a {kind} cannot be attached; give a table, a plan, a plan's file, or a shipped plan's name")
-    if not (steps is None or type(steps) is int):
-        raise AttachError(f"steps is {steps!r}; give the integer that the pipeline gets as num_inference_steps")
-    if steps is None and len(plan.run.steps) > 1:
-        listed = ", ".join(map(str, plan.run.steps))
-        raise AttachError(f"plan {plan.name} is for several step counts; say which with steps= (one of {listed})")
-    return compile_plan(plan, model, plan.run.steps[0] if steps is None else steps)
 
 
 class Session:
@@ -141,7 +49,7 @@ class Session:
         self, model: Any, pipe: Any, table: HookTable, writer: Any, on_error: OnError, header: Mapping[str, Any]
     ) -> None:
         self.table, self.on_error = table, on_error
-        self._model, self._pipe, self._writer = model, pipe, writer
+        self._model, self._pipe = model, pipe
         self._owned: AuditWriter | None = None
         self._scheduler = None if pipe is None else pipe.scheduler
         self._clock: PipelineClock | ManualClock = ManualClock(table.evaluated) if pipe is None else PipelineClock(pipe)
@@ -151,7 +59,7 @@ class Session:
         self._uncached_plans: dict[tuple[str, str], CallPlan] = {}
         self._depends = self._executor.depends_on(table)
         self._loads = Loads()
-        self._headers = None if writer is None else Headers(model, table, header, self._loads)
+        self._log = Log(writer, model, table, header, self._loads)
         self._held: Held | None = None
         self._processors: dict[Any, TextKVProcessor] = {}
         self._parts: dict[Any, tuple[Callable[..., Any], bool]] = {}
@@ -162,15 +70,14 @@ class Session:
         self._past: object | None = None
         self._done: deque[RequestSummary] = deque(maxlen=KEPT)
         self._sums = summarise((), 0)
-        self._count = self._unplanned = self._began_loop = 0
+        self._count = self._began_loop = 0
         self._running = False
-        self._lock = Lock()  # of the log and the count of unplanned calls, which may come from any thread
 
     @property
     def summary(self) -> Summary:
         """Hits, misses, departures and peak bytes so far: in all, by site and branch, by request."""
         running = () if self._request is None else (self._request.summary("running"),)
-        found = summarise(running, self._unplanned, before=self._sums)
+        found = summarise(running, self._log.unplanned, before=self._sums)
         return replace(found, requests=(*self._done, *running))
 
     @property
@@ -229,7 +136,7 @@ class Session:
         # Never traced, so that a transformer that is compiled as a whole later on is refused by name.
         self._forward = self._executor.make_forward(self._model, torch.compiler.disable(self._run))
         place(self._model, self._forward)
-        _ATTACHED[self._model] = ref(self)
+        ATTACHED[self._model] = ref(self)
         stacks = self._executor.stacks(self._model)
         for site, module in self._executor.parts(stacks, self.table).items():
             self._parts[module] = part_forward(module, site, self._current), "forward" not in vars(module)
@@ -295,9 +202,9 @@ class Session:
     def _close(self, error: BaseException | None) -> None:
         try:
             self._ended(error)
-            if self._forward is not None and error is None and self._unplanned and not self._count:
+            if self._forward is not None and error is None and self._log.unplanned and not self._count:
                 warn(
-                    f"{self._unplanned} calls of the transformer came while the table was attached, and none was the table's: "
+                    f"{self._log.unplanned} calls of the transformer came while the table was attached, none of them the table's: "
                     "nothing was cached; run the attached pipeline itself, or tell the steps of a bare transformer with "
                     "`session.step`"
                 )
@@ -307,7 +214,7 @@ class Session:
                 for module, (forward, bare) in self._parts.items():
                     displace(module, forward, bare)
                 self._parts.clear()
-                _ATTACHED.pop(self._model, None)
+                ATTACHED.pop(self._model, None)
                 self._forward = None
             self._patches.undo()
             if self._owned is not None:
@@ -332,7 +239,7 @@ class Session:
                 call = Call(call.plan, request.store, self.table.rules, request.withheld)
                 sample = self._perform(call, body)
             request.ran(call, sample)
-            self._log(request, position, call)
+            self._log.step(request, position.branch, call)
         except BaseException as error:
             self._ended(error)
             raise
@@ -361,12 +268,7 @@ class Session:
 
     def _note_unplanned(self, position: CallPosition) -> None:
         """Count a call that is no step of the attached generation, log it, and tell of the first."""
-        with self._lock:
-            self._unplanned += 1
-            first = self._unplanned == 1
-            if self._writer is not None and self._forward is not None:
-                self._writer.event(None, "unplanned_call", branch=position.branch)
-        if first:
+        if self._log.note_unplanned(position.branch, write=self._forward is not None):
             warn(
                 "a call of the transformer is no step of the attached generation (another pipeline's, one by hand, or one in no "
                 "`cache_context` named cond or uncond): it is computed without the cache, and so is each such call; "
@@ -391,11 +293,7 @@ class Session:
         self._count += 1
         request = Request(f"r{self._count}", position.key, self.table, self._plans, self._depends, branches)
         request.moved = position.moved
-        if self._writer is not None:
-            assert self._headers is not None
-            about = self._headers.of(inputs, branches, guidance)
-            with self._lock:
-                self._writer.begin(request.name, about, self.table)
+        self._log.begin(request, inputs, guidance)
         self._request = request
         try:
             checks.check_request(self._model, self._pipe, self._scheduler, self.table, inputs)
@@ -438,9 +336,7 @@ class Session:
 
     def _hold(self, request: Request) -> Held:
         def note(name: str, **fields: Any) -> None:
-            if self._writer is not None:
-                with self._lock:
-                    self._writer.event(request.name, name, **fields)
+            self._log.event(request, name, **fields)
 
         return Held(self._model, self._pipe, self._scheduler, self.table, self._processors, self._loads, note)
 
@@ -454,27 +350,7 @@ class Session:
         """Finish the request without the cache."""
         request.give_up(error)
         warn(f"request {request.name} is finished without the cache: {error}")
-        if self._writer is not None:
-            with self._lock:
-                self._writer.event(request.name, "uncached", error=request.error)
-
-    def _log(self, request: Request, position: CallPosition, call: Call) -> None:
-        if self._writer is None:
-            return
-        plan, planned = call.plan, call.plan.step >= 0
-        decisions = plan.folded
-        if call.changes:
-            decisions = fold(call.changes.get(position, told) for position, told in enumerate(plan.decisions))
-        with self._lock:
-            self._writer.step(
-                request.name,
-                step=plan.step if planned else None,
-                index=plan.index if planned else None,
-                branch=position.branch,
-                sigma=self.table.sigmas[plan.step] if planned else None,
-                decisions=decisions,
-                bytes_held=request.store.bytes,
-            )
+        self._log.event(request, "uncached", error=request.error)
 
     def _ended(self, error: BaseException | None) -> None:
         """End the open request, if there is one: by what an exception says, by an interrupt, or by what it did."""
@@ -506,8 +382,4 @@ class Session:
             warn(
                 f"request {request.name}: rule {', '.join(summary.never_served)} decided every time to compute, and saved nothing"
             )
-        if self._writer is not None:
-            with self._lock:
-                self._writer.seal(
-                    request.name, outcome=outcome, bytes_peak=summary.total.bytes_peak, error=summary.error
-                )
+        self._log.seal(summary)

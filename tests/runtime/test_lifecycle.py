@@ -363,13 +363,16 @@ def test_bare_transformer_runs_as_a_pipeline_does(pipe: Any, table: Any, clean: 
 
 
 def test_bare_loop_abandoned_and_begun_again(table: Any) -> None:
-    """A loop given up in mid-run leaves an incomplete request; the next one starts from nothing."""
+    """A loop given up in mid-run leaves an incomplete request; the next one starts from nothing.
+
+    After its first step alone it has to say so, for it looks like a second window at that step.
+    """
     model = tiny.transformer()
 
     def steps(session: Session, until: int) -> torch.Tensor:
         for step in range(until):
             for branch in ("cond", "uncond"):
-                with session.step(step, branch=branch):
+                with session.step(step, branch=branch, new_request=(step, branch) == (0, "cond")):
                     last = model(**{**tiny.inputs(), "hidden_states": tiny.noise(1, 16, 2, 4, 4, seed=step)})[0]
         return last
 
