@@ -204,7 +204,7 @@ class Session:
             self._ended(error)
             if self._forward is not None and error is None and self._log.unplanned and not self._count:
                 warn(
-                    f"{self._log.unplanned} calls of the transformer came while the table was attached, none of them the table's: "
+                    f"{self._log.unplanned} calls of the transformer came while the table was attached, none of them its own: "
                     "nothing was cached; run the attached pipeline itself, or tell the steps of a bare transformer with "
                     "`session.step`"
                 )
