@@ -16,6 +16,7 @@ def refkv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("REFKV_MODEL", raising=False)
     monkeypatch.delenv("REFKV_DEBUG", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)  # a worker of pytest-xdist has one: texts would be broken at its width
 
     def call(*arguments: str | Path, **settings: object) -> Result:
         from refkv_policy.cli import refkv as command
