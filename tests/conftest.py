@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+
+# A worker of pytest-xdist has it, and texts are broken at its width.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture
@@ -16,7 +20,6 @@ def refkv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("REFKV_MODEL", raising=False)
     monkeypatch.delenv("REFKV_DEBUG", raising=False)
-    monkeypatch.delenv("COLUMNS", raising=False)  # a worker of pytest-xdist has one: texts would be broken at its width
 
     def call(*arguments: str | Path, **settings: object) -> Result:
         from refkv_policy.cli import refkv as command

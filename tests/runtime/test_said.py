@@ -76,9 +76,7 @@ def test_session_of_unplanned_calls(pipe: Any, use: Callable[[Any], None], bare:
     first, *_, last = texts = [str(w.message) for w in told]
     assert count > 0
     assert "is computed without the cache" in first
-    assert last.startswith(
-        f"{count} calls of the transformer came while the table was attached, none of them its own"
-    )
+    assert last.startswith(f"{count} calls of the transformer came while the table was attached, none of them its own")
     assert [r.message for r in caplog.records if r.name == "refkv"] == texts
     assert f"calls that were not the table's: {count}" in str(session.summary)
 
