@@ -28,15 +28,14 @@ def fit_shape(profile: Profile, asked: Shape) -> tuple[Shape, tuple[str, ...]]:
 
     Raises Failure, with the nearest size that would do.
     """
-    temporal, spatial = profile.vae_scale
-    grid = (spatial * profile.patch[2], spatial * profile.patch[1])
-    if asked.width % grid[0] or asked.height % grid[1]:
-        near = "x".join(str(max(round(v / g), 1) * g) for v, g in zip((asked.width, asked.height), grid, strict=True))
-        raise Failure(
-            f"--size {asked.width}x{asked.height} is not a multiple of {grid[0]}x{grid[1]}; the nearest is {near}"
-        )
-    frames = (asked.frames - 1) // temporal * temporal + 1
-    if frames == asked.frames:
-        return asked, ()
-    note = f"{frames} frame{'s' * (frames > 1)} instead of {asked.frames}: the model takes {temporal}n+1"
-    return replace(asked, frames=frames), (note,)
+    notes = []
+    for fault in profile.clip_faults(asked.width, asked.height, asked.frames):
+        if fault.field == "size":
+            raise Failure(
+                f"--size {fault.given} cannot be made: the model takes {fault.takes}; the nearest is {fault.nearest[0]}"
+            )
+        frames = int(fault.nearest[0])
+        plural = "s" * (frames > 1)
+        notes.append(f"{frames} frame{plural} instead of {fault.given}: the model takes {fault.takes}")
+        asked = replace(asked, frames=frames)
+    return asked, tuple(notes)

@@ -190,7 +190,7 @@ def test_explain_at_another_size(refkv: Callable) -> None:
     assert list(value["predicted"]) == ["1280x720x81"]
     result = refkv("explain", "wan21_p1_k4", "--size", "1280x721")
     assert result.exit_code == 2
-    assert "multiple of 16x16" in result.stderr
+    assert "multiples of 16x16" in result.stderr
 
 
 def explained(refkv: Callable, *words: object) -> dict:

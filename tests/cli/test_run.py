@@ -355,7 +355,7 @@ def test_dry_run_predicts_and_leaves_nothing(
         (["--model", "owner/name"], 2, "the hub is switched off"),
         (["--steps", "5"], 1, "not reviewed for 5 steps; it lists 4"),
         (["--guidance", "3"], 1, "tiny.yaml:10:13: RKV222 the plan is not reviewed for guidance 3; it lists 5"),
-        (["--size", "100x100"], 2, "multiple of 16x16; the nearest is 96x96"),
+        (["--size", "100x100"], 2, "multiples of 16x16; the nearest is 96x96"),
         (["--size", "big"], 2, "not WIDTHxHEIGHT"),
         (["--frames", "41"], 2, "has 37 frames, and the output is to have 41; ask for 37 frames"),
         (["--video", "none.mp4"], 2, "none.mp4 does not exist"),

@@ -44,7 +44,7 @@ def test_flags_become_a_plan_that_validates(refkv: Callable[..., Result], tmp_pa
         (["--from", "vllm-omni-flags", "--model", "wan", "--omni"], 2, "no profile 'wan'"),
         (["--from", "vllm-omni-flags", "--model", "./mine.yaml", "--omni"], 2, "is a file"),
         (["--from", "vllm-omni-flags", "--size", "big", "--omni"], 2, "WIDTHxHEIGHT"),
-        (["--from", "vllm-omni-flags", "--frames", "16", "--omni"], 1, "4n + 1"),
+        (["--from", "vllm-omni-flags", "--frames", "16", "--omni"], 1, "4n+1"),
         (["--from", "other", "x"], 2, "other"),
         (["--from", "vllm-omni-flags"], 2, "SOURCE"),
     ],

@@ -121,7 +121,7 @@ def test_tokens_follow_the_causal_vae() -> None:
     assert profile.tokens(96, 96, 17, references=2) == 7 * 36
     with pytest.raises(ValueError, match="multiples of 16"):
         profile.tokens(100, 96, 17)
-    with pytest.raises(ValueError, match=r"4n \+ 1"):
+    with pytest.raises(ValueError, match=r"4n\+1"):
         profile.tokens(96, 96, 16)
 
 

@@ -19,11 +19,16 @@ __all__ = ["ClipError", "Family", "family", "names"]
 
 
 class ClipError(ValueError):
-    """A clip that a model does not make. field: what is at fault, `size` or `frames`. takes: what it takes. help: the nearest."""
+    """A clip that a model does not make. field: what is at fault. takes: what it takes, in words.
 
-    def __init__(self, field: Literal["size", "frames"], given: object, takes: str, help: str) -> None:
-        super().__init__(f"{given}{' frames' if field == 'frames' else ''}: the model takes {takes}; {help}")
-        self.field, self.given, self.takes, self.help = field, given, takes, help
+    nearest: what it makes, as it is written: the nearest size, or the numbers of frames below and above.
+    """
+
+    def __init__(self, field: Literal["size", "frames"], given: str, takes: str, nearest: tuple[str, ...]) -> None:
+        self.field, self.given, self.takes, self.nearest = field, given, takes, nearest
+        self.help = f"write {' or '.join(nearest)}"
+        noun = " frames" if field == "frames" else ""
+        super().__init__(f"{given}{noun}: the model takes {takes}; {self.help}")
 
 
 class Family(Protocol):

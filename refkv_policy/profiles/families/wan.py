@@ -129,12 +129,11 @@ def clip_faults(profile: Profile, width: int, height: int, frames: int) -> Itera
     """The VAE keeps the first frame and compresses the rest in time and all in space; a patch takes two positions a side."""
     temporal, (step_w, step_h) = profile.vae_scale[0], _grid(profile)
     if width % step_w or height % step_h or width <= 0 or height <= 0:
-        takes = f"a width in multiples of {step_w}, and a height in those of {step_h}"
         near = f"{_nearest(width, step_w)}x{_nearest(height, step_h)}"
-        yield ClipError("size", f"{width}x{height}", takes, f"write {near}")
+        yield ClipError("size", f"{width}x{height}", f"multiples of {step_w}x{step_h}", (near,))
     if frames < 1 or (frames - 1) % temporal:
         below = max(frames - 1, 0) // temporal * temporal + 1
-        yield ClipError("frames", frames, f"{temporal}n + 1 frames", f"write {below} or {below + temporal}")
+        yield ClipError("frames", str(frames), f"{temporal}n+1", (str(below), str(below + temporal)))
 
 
 def layers_fault(main_blocks: int, vace_at: tuple[int, ...]) -> str | None:
