@@ -51,7 +51,7 @@ for kill in range(kills):
 
 
 def test_sigkill_at_random_times_leaves_a_verifiable_prefix(tools, tmp_path):
-    """Killed at 24 random times, the writer leaves whole lines that verify and read `unsealed`."""
+    """Killed at 24 random times, the writer leaves lines that verify and read `unsealed`; half of one, if any, is told."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(KILLS)],
         input=json.dumps(tools.table.to_dict()),
@@ -67,7 +67,9 @@ def test_sigkill_at_random_times_leaves_a_verifiable_prefix(tools, tmp_path):
             continue
         found = verify(path)
         assert (found.outcome, found.problems) == ("unsealed", ()), kill
-        assert path.read_bytes()[-1:] in (b"", b"\n")
+        # A kernel may end a long write half-way for a process that is killed in it.
+        broken = path.read_bytes()[-1:] not in (b"", b"\n")
+        assert any("half a line" in note for note in found.notes) == broken
         assert len(read_log(path).requests) == len(found.requests)
         assert list(found.requests.values())[:-1] == ["finished"] * (len(found.requests) - 1)
         lengths.add(found.lines)
