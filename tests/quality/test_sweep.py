@@ -264,7 +264,7 @@ def test_what_goes_wrong_is_a_sentence(
     [
         ("sweep", ("--vary", "refresh.intrval=2"), "did you mean `interval`"),
         ("sweep", ("--clips", "nowhere"), "is not a folder"),
-        ("sweep", ("--size", "17x16"), "not a multiple"),
+        ("sweep", ("--size", "17x16"), "takes multiples of 16x16"),
         ("gate", ("--steps", "9"), "not reviewed for 9 steps"),
         ("gate", ("--guidance", "1"), "not gated at guidance 1"),
         ("gate", ("--out", "plans/tiny.yaml"), "would overwrite"),
