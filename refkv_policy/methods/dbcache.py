@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from refkv_policy.methods.method import HINTS, Grid, Lowered, MethodError, Online, Placement, Probe, reuse_between
-from refkv_policy.methods.residual_reuse import ResidualReuse
+from refkv_policy.methods.method import HINTS, Lowered, MethodError, Online, Placement, Probe, reuse_between
+from refkv_policy.methods.residual_reuse import RefreshesItself
 
 
 class Served(NamedTuple):
@@ -52,14 +52,12 @@ class Below(Online):
         return Served(0, state.total)
 
 
-class DBCache(ResidualReuse):
+class DBCache(RefreshesItself):
     """ŷ(t) = x(t) + r(t₁), t₁ the newest step at which the span was computed, decided in each call."""
 
     name = "dbcache"
     title = "reuse the residual while what the blocks before add changes little"
     due = "the first of the steps, and wherever the blocks before have changed by the threshold, or a bound is met"
-    sites = frozenset({("main", "span")})
-    refreshes = frozenset()
     by_site = True
     params_schema: ClassVar[Mapping[str, Any]] = {
         "type": "object",
@@ -81,10 +79,6 @@ class DBCache(ResidualReuse):
         "required": ["delta"],
         "additionalProperties": False,
     }
-
-    def fresh_without_refresh(self, grid: Grid) -> frozenset[int]:
-        """None: the rule decides."""
-        return frozenset()
 
     def lower(self, at: Placement) -> Lowered:
         """`C` at the first `retain` steps, `?` at all others, the last among them.

@@ -11,18 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from refkv_policy.methods.method import HINTS, Grid, Lowered, Placement, reuse_between
-from refkv_policy.methods.residual_reuse import ResidualReuse
+from refkv_policy.methods.method import HINTS, Lowered, Placement, reuse_between
+from refkv_policy.methods.residual_reuse import RefreshesItself
 
 
-class MagCache(ResidualReuse):
+class MagCache(RefreshesItself):
     """ŷ(t) = x(t) + r(t₁), t₁ the newest computed step."""
 
     name = "magcache"
     title = "reuse the residual while its magnitude stays near that of the newest computed one"
     due = "the first of the steps, and where the calibrated ratios say that the magnitude has changed"
-    sites = frozenset({("main", "span")})
-    refreshes = frozenset()
     params_schema: ClassVar[Mapping[str, Any]] = {
         "type": "object",
         "properties": {
@@ -45,10 +43,6 @@ class MagCache(ResidualReuse):
         "required": ["delta", "ratios"],
         "additionalProperties": False,
     }
-
-    def fresh_without_refresh(self, grid: Grid) -> frozenset[int]:
-        """None: the rule decides."""
-        return frozenset()
 
     def lower(self, at: Placement) -> Lowered:
         """`C` where the accumulated error reaches δ or the run K, `R` elsewhere.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from refkv_policy.methods.method import HINTS, MAIN_STACK, Lowered, Method, Placement, reuse_between
+from refkv_policy.methods.method import HINTS, MAIN_STACK, Grid, Lowered, Method, Placement, reuse_between
 
 
 class ResidualReuse(Method):
@@ -32,6 +32,17 @@ class ResidualReuse(Method):
     def lower(self, at: Placement) -> Lowered:
         """`C` at refreshes, `R` between them."""
         return Lowered(reuse_between(at))
+
+
+class RefreshesItself(ResidualReuse):
+    """Base of those that stand at the stack or a run of blocks and find their refreshes by a rule of their own."""
+
+    sites = frozenset({("main", "span")})
+    refreshes = frozenset()
+
+    def fresh_without_refresh(self, grid: Grid) -> frozenset[int]:
+        """None: the rule decides."""
+        return frozenset()
 
 
 METHOD = ResidualReuse()

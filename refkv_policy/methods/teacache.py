@@ -12,18 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from refkv_policy.methods.method import HINTS, Grid, Lowered, MethodError, Placement, reuse_between
-from refkv_policy.methods.residual_reuse import ResidualReuse
+from refkv_policy.methods.method import HINTS, Lowered, MethodError, Placement, reuse_between
+from refkv_policy.methods.residual_reuse import RefreshesItself
 
 
-class TeaCache(ResidualReuse):
+class TeaCache(RefreshesItself):
     """ŷ(t) = x(t) + r(t₁), t₁ the newest computed step."""
 
     name = "teacache"
     title = "reuse the residual while the change of the time embedding adds up to little"
     due = "the first and last of the steps, and where the calibrated change adds up to the threshold"
-    sites = frozenset({("main", "span")})
-    refreshes = frozenset()
     params_schema: ClassVar[Mapping[str, Any]] = {
         "type": "object",
         "properties": {
@@ -47,10 +45,6 @@ class TeaCache(ResidualReuse):
         "required": ["delta", "polynomial", "signals"],
         "additionalProperties": False,
     }
-
-    def fresh_without_refresh(self, grid: Grid) -> frozenset[int]:
-        """None: the rule decides."""
-        return frozenset()
 
     def lower(self, at: Placement) -> Lowered:
         """`C` where the accumulated change reaches δ, `R` elsewhere; the first `retain` and the `last` steps are computed.
