@@ -26,6 +26,7 @@ class Decider:
     def __init__(self, table: HookTable, rule: int, branches: Sequence[str]) -> None:
         self.table, self.rule, self.name = table, rule, table.rules[rule].name
         self.served = self.looked = 0
+        self._sites = frozenset(row.site for row in table.governed(rule))
         self._online: methods.Online | None = None
         try:
             method = methods.get(table.rules[rule].method)
@@ -38,8 +39,7 @@ class Decider:
 
     def step(self, step: int, branch: str, decisions: Sequence[Decision]) -> list[str]:
         """Whether the rule decided this call as it does from the signal logged; what is wrong, as sentences."""
-        rows = {row.site for row in self.table.governed(self.rule)}
-        mine = [d for d in decisions if d.site in rows]
+        mine = [d for d in decisions if d.site in self._sites]
         undecided = [d for d in mine if d.planned == ONLINE]
         found = self._alike(undecided)
         # Where none of its sites was reached, or nothing of the call was cached, the rule was not asked.

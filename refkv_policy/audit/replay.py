@@ -14,7 +14,8 @@ from refkv_policy.audit.plausible import Plausible
 from refkv_policy.audit.read import Header, StepLine
 from refkv_policy.audit.record import OUTCOMES, plain, quoted
 from refkv_policy.audit.totals import Totals
-from refkv_policy.compiler.table import BRANCHES, COMPUTE, COMPUTE_KEEP, COMPUTED, ONLINE, SERVED
+from refkv_policy.compiler.table import BRANCHES, COMPUTE, COMPUTE_KEEP, COMPUTED, SERVED
+from refkv_policy.compiler.walk import online_rules
 
 MANY = 5
 """Faults of one kind in one line that are told one by one."""
@@ -46,11 +47,8 @@ class Replay:
         self._ordinal = {step: n for n, step in enumerate(self.table.evaluated)}
         self._kept: dict[tuple[str, str], int] = {}
         self._refreshed = {b: self._refreshes(b) for b in header.branches}
-        self._deciders = {
-            n: Decider(self.table, n, header.branches)
-            for n in range(len(self.table.rules))
-            if any(ONLINE in row.actions(b) for row in self.table.governed(n) for b in header.branches)
-        }
+        rules = online_rules(self.table, header.branches)
+        self._deciders = tuple(Decider(self.table, rule, header.branches) for rule in rules)
         self._plausible = Plausible(header)
 
     @property
@@ -110,7 +108,7 @@ class Replay:
                 told.append(
                     f"{branch} did not run at {len(absent)} of the steps that ran, the first of them {absent[0]}"
                 )
-        told += [note for decider in self._deciders.values() for note in decider.notes()]
+        told += [note for decider in self._deciders for note in decider.notes()]
         if self._unknown:
             told.append(f"calls without a place in the table, computed throughout: {self._unknown}")
         return told
@@ -208,7 +206,7 @@ class Replay:
             elif d.action in COMPUTED and d.reason in DROPPED:
                 kept.pop((branch, d.site), None)
         found += faults(known, self.table)
-        for decider in self._deciders.values():
+        for decider in self._deciders:
             found += decider.step(step, branch, known)
         return found
 

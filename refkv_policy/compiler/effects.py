@@ -116,7 +116,7 @@ def _hider(placing: Placing, actions: dict[Site, str], site: Site) -> tuple[Site
     around = outer(placing.tree, actions, site)
     owner = around
     while owner not in placing.claimed and owner in actions:
-        users = [u for u in placing.tree.needed_by.get(owner, ()) if not placing.tree[u].on_demand]
+        users = placing.tree.users(owner)
         if not users and placing.tree[owner].inside is None:
             break
         owner = users[0] if users else outer(placing.tree, actions, owner)

@@ -144,7 +144,7 @@ def demand(
     evaluated: Sequence[int],
 ) -> Actions:
     """Actions of the sites that are computed on demand. stale: those whose state is kept, to go on from."""
-    asking = tuple(tuple(actions[u] for u in tree.needed_by[s] if not tree[u].on_demand) for s in demanded)
+    asking = tuple(tuple(actions[u] for u in tree.users(s)) for s in demanded)
     rows = _demand(tree, tuple(demanded), asking, frozenset(stale), tuple(evaluated))
     return dict(zip(demanded, rows, strict=True))
 
@@ -161,7 +161,7 @@ def _demand(
     rows: dict[Site, list[str]] = {}
     for site, direct in zip(reversed(demanded), reversed(asking), strict=True):
         row = rows[site] = [UNREACHED] * len(direct[0])
-        chained = [rows[u] for u in tree.needed_by[site] if tree[u].on_demand]
+        chained = [rows[u] for u in tree.goes_on(site)]
         for step in evaluated:
             if any(a[step] in MAY_RUN for a in direct):
                 row[step] = COMPUTE_KEEP if site in kept else COMPUTE
@@ -203,8 +203,7 @@ def _rows(tree: Tree, actions: Mapping[str, Actions], owner: Mapping[Site, int])
             continue
         rule = owner.get(site)
         if tree[site].on_demand and {COMPUTE_KEEP, REUSE} & set(cond[site] + uncond[site]):
-            user = next(u for u in tree.needed_by[site] if not tree[u].on_demand)
-            rule = owner.get(user)
+            rule = owner.get(tree.users(site)[0])
         yield _row(site, cond[site], uncond[site], rule)
 
 

@@ -1,4 +1,4 @@
-"""What a table will do at a size: hits, misses, bytes held at the peak, FLOPs. Sums over `walk`."""
+"""What a table will do at a size: hits, misses, bytes held at the peak, FLOPs. Sums over its lines and what they keep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from refkv_policy.compiler.table import BRANCHES, COMPUTE_KEEP, COMPUTED, ONLINE, SERVED, HookTable
+from refkv_policy.compiler.table import BRANCHES, COMPUTED, SERVED, HookTable
 from refkv_policy.compiler.walk import Case, Keep, keeps, lines, online_rules, probe_keep, settled, value_bytes
 from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles import Profile, cost
@@ -116,7 +116,7 @@ def bytes_bound(table: HookTable, profile: Profile, work: Workload, dtype: str) 
     """
     found = dict.fromkeys((rule.name for rule in table.rules), 0)
     for row in table.rows:
-        if row.rule is not None and {COMPUTE_KEEP, ONLINE} & set(row.cond + row.uncond):
+        if row.rule is not None and row.keeps:
             size = value_bytes(table, row, profile, work, ITEMSIZE[dtype])
             found[table.rules[row.rule].name] += len(BRANCHES) * table.history(row) * size
     for rule in online_rules(table):

@@ -173,7 +173,7 @@ def _outside(table: HookTable, rule: CacheRule) -> frozenset[int]:
 def _on_demand(table: HookTable, row: Row, blames: Mapping[str, Blame]) -> Iterator[str]:
     """A site that is computed for others: derived from those that need it."""
     tree = table.tree
-    user = table.by_at[next(u for u in tree.needed_by[row.at] if not tree[u].on_demand)]
+    user = table.by_at[tree.users(row.at)[0]]
     for of, branch in _branches(row, user):
         actions, run = row.actions(branch), table.evaluated
         own = [s for s in run if actions[s] in COMPUTED]
@@ -202,7 +202,7 @@ def _deeper_runs(table: HookTable, row: Row, branch: str, step: int) -> bool:
     """Whether something further down the chain of a site runs at a step."""
     below = [row.at]
     for site in below:
-        below += [u for u in table.tree.needed_by.get(site, ()) if table.tree[u].on_demand]
+        below += table.tree.goes_on(site)
     return any(table.by_at[site].actions(branch)[step] in COMPUTED for site in below[1:])
 
 

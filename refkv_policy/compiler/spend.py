@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from refkv_policy.compiler.table import COMPUTED, HookTable
-from refkv_policy.compiler.walk import Case, walk
+from refkv_policy.compiler.walk import Blame, Case, lines
 from refkv_policy.profiles import Profile, cost
 from refkv_policy.profiles.cost import Workload
 
@@ -82,14 +82,18 @@ def spend(
     planned = dict.fromkeys(uncached, 0)
     steps = [0] * table.steps
     spared = {rule.name: 0 for rule in table.rules}
-    for event in walk(table, profile, work, "float32", branches, online):
-        if not event.flops:
-            continue
-        if event.action in COMPUTED:
-            planned[table.tree[event.site].component] += event.flops
-            steps[event.step] += event.flops
-        elif event.spared_by is not None:
-            spared[table.rules[event.spared_by].name] += event.flops
+    for branch in branches:
+        found = tuple(lines(table, profile, work, branch, online))
+        blame = Blame(table, {line.site: line.actions for line in found})
+        for line in found:
+            if not line.flops:
+                continue
+            for step, action in enumerate(line.actions):
+                if action in COMPUTED:
+                    planned[table.tree[line.site].component] += line.flops
+                    steps[step] += line.flops
+                elif (rule := blame.rule(line.site, step)) is not None:
+                    spared[table.rules[rule].name] += line.flops
     calls = table.steps * len(branches)
     return Spend(
         components=tuple(Component(n, flops, planned[n], calls * flops) for n, flops in uncached.items()),

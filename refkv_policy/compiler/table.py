@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from refkv_policy.canonical import json_digest
+from refkv_policy.methods.method import leaves_out_hints
 from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles.families import family
 from refkv_policy.profiles.sites import BRANCHES as BRANCHES
@@ -64,7 +65,7 @@ class TableRule:
     @property
     def hints_apart(self) -> bool:
         """Whether a kept residual leaves out the hints added inside it, and those that the table names are added."""
-        return self.params.get("hints") == "apart"
+        return leaves_out_hints(self.params)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready. What has nothing to say is left out, so that tables of before keep the digests they have."""
@@ -132,6 +133,11 @@ class Row:
     def counted(self) -> bool:
         """Whether its cells count as hits (served) or misses (computed): a rule governs it, and it holds values."""
         return self.rule is not None and self.at != STEP
+
+    @property
+    def keeps(self) -> bool:
+        """Whether something is kept at the site in a run, or may be."""
+        return bool({COMPUTE_KEEP, ONLINE} & {*self.cond, *self.uncond})
 
     def actions(self, branch: str) -> str:
         """The actions of one branch; raises KeyError for a branch that does not exist."""
@@ -204,6 +210,11 @@ class HookTable:
     def online(self) -> bool:
         """Whether some cells are decided in the run."""
         return any(ONLINE in actions for row in self.rows for actions in (row.cond, row.uncond))
+
+    @cached_property
+    def hints_apart(self) -> frozenset[Site]:
+        """The sites whose kept residual leaves out the hints added inside it."""
+        return frozenset(r.at for r in self.rows if r.rule is not None and self.rules[r.rule].hints_apart)
 
     def governed(self, rule: int) -> tuple[Row, ...]:
         """The rows of a rule's own sites, without the states that are kept for them."""

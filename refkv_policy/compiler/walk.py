@@ -1,12 +1,12 @@
-"""The one walk over a table: every site of the model, in every call, with what is done there, its FLOPs and its bytes.
+"""A table line by line: every site of the model, with what is done there at each step, its FLOPs, and what it keeps.
 
-Predictions, explanations, guardrails and the tests' reference interpreter are sums over it. Cells that are decided online are
+Predictions, explanations and guardrails are sums over it. Cells that are decided online are
 settled first: `worst` computes each of them, `best` serves as many as the rule's bound allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -38,22 +38,6 @@ Case = Literal["best", "worst"]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One site in one call. flops: of its own work, if it is computed there. spared_by: the rule's index, where it is not.
-
-    held: bytes that are kept in all, after this event.
-    """
-
-    site: Site
-    step: int
-    branch: str
-    action: str
-    flops: int
-    spared_by: int | None
-    held: int
-
-
-@dataclass(frozen=True, slots=True)
 class Line:
     """One site in one branch: its actions at every nominal step, and the FLOPs of its own work in a call."""
 
@@ -67,7 +51,7 @@ def settled(table: HookTable, branch: str, online: Case = "worst") -> Actions:
     actions = {row.at: row.actions(branch) for row in table.rows}
     if not table.online:
         return actions
-    tree, apart = table.tree, hints_apart(table)
+    tree, apart = table.tree, table.hints_apart
     demanded = [row.at for row in table.rows if tree[row.at].on_demand]
     stale = [row.at for row in table.rows if row.rule is not None and tree[row.at].on_demand]
     sites = [site for site in tree.order if site in actions and site != STEP and not tree[site].on_demand]
@@ -105,14 +89,9 @@ def _masked(actions: str, around: str) -> str:
     return "".join(a if o in COMPUTED else UNREACHED for a, o in zip(actions, around, strict=True))
 
 
-def hints_apart(table: HookTable) -> frozenset[Site]:
-    """The sites whose kept residual leaves out the hints added inside it."""
-    return frozenset(r.at for r in table.rows if r.rule is not None and table.rules[r.rule].hints_apart)
-
-
 def lines(table: HookTable, profile: Profile, work: Workload, branch: str, online: Case = "worst") -> Iterator[Line]:
     """Every site of the model in one branch, outer before inner. One without a row is computed where it is reached."""
-    actions, costs, tree, apart = settled(table, branch, online), profile.costs(work), table.tree, hints_apart(table)
+    actions, costs, tree, apart = settled(table, branch, online), profile.costs(work), table.tree, table.hints_apart
     for site in tree.order:
         if site not in actions:
             actions[site] = _reached(actions[outer(tree, actions, site, apart)])
@@ -122,36 +101,6 @@ def lines(table: HookTable, profile: Profile, work: Workload, branch: str, onlin
 @lru_cache(maxsize=4096)
 def _reached(around: str) -> str:
     return "".join(COMPUTE if a in COMPUTED else UNREACHED for a in around)
-
-
-def walk(
-    table: HookTable,
-    profile: Profile,
-    work: Workload,
-    dtype: str,
-    branches: tuple[str, ...],
-    online: Case = "worst",
-) -> Iterator[Event]:
-    """Every site in every call of every nominal step, in the order of the run: each twice where something is kept there.
-
-    The FLOPs of a site stand in its first event of a call. dtype: the model's.
-    """
-    found = {branch: {line.site: line for line in lines(table, profile, work, branch, online)} for branch in branches}
-    kept = {branch: tuple(keeps(table, profile, work, dtype, branch, online)) for branch in branches}
-    blames = {branch: Blame(table, {s: line.actions for s, line in found[branch].items()}) for branch in branches}
-    held = 0
-    for step in range(table.steps):
-        for branch in branches:
-            for site, computed in table.tree.moments:
-                line = found[branch][site]
-                action = line.actions[step]
-                change = sum(keep.change(step, computed) for keep in kept[branch] if keep.site == site)
-                held += change
-                if not computed:
-                    spared = None if action in COMPUTED else blames[branch].rule(site, step)
-                    yield Event(site, step, branch, action, line.flops, spared, held)
-                elif change:
-                    yield Event(site, step, branch, action, 0, None, held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +143,12 @@ def keeps(
         yield from probe_keep(table, rule, profile, work, branch)
 
 
-def online_rules(table: HookTable) -> tuple[int, ...]:
-    """The rules that decide some cells in the run."""
+def online_rules(table: HookTable, branches: Sequence[str] = BRANCHES) -> tuple[int, ...]:
+    """The rules that decide some cells in the run, in one of the branches."""
     if not table.online:
         return ()
-    return tuple(n for n in range(len(table.rules)) if any(ONLINE in r.cond + r.uncond for r in table.governed(n)))
+    rows = [table.governed(n) for n in range(len(table.rules))]
+    return tuple(n for n, own in enumerate(rows) if any(ONLINE in r.actions(b) for r in own for b in branches))
 
 
 def probe_keep(table: HookTable, rule: int, profile: Profile, work: Workload, branch: str) -> Iterator[Keep]:
@@ -257,7 +207,7 @@ class Blame:
 
     def __init__(self, table: HookTable, actions: Mapping[Site, str]) -> None:
         self._table, self._actions = table, actions
-        self._apart = hints_apart(table)
+        self._apart = table.hints_apart
         self._evaluated = frozenset(table.evaluated)
 
     def site(self, site: Site, step: int) -> Site:
@@ -266,7 +216,7 @@ class Blame:
         if step not in self._evaluated:
             return STEP
         while self._actions[site][step] not in SERVED:
-            users = [u for u in tree.needed_by.get(site, ()) if not tree[u].on_demand]
+            users = tree.users(site)
             site = users[0] if users else outer(tree, self._actions, site, self._apart)
             if site == STEP:
                 break

@@ -179,7 +179,7 @@ class Method:
 
     def hints_apart(self, params: Mapping[str, Any]) -> bool:
         """Whether a kept residual leaves out the hints that are added inside it; those that the table names are then added."""
-        return params.get("hints") == "apart"
+        return leaves_out_hints(params)
 
     @property
     def decides_online(self) -> bool:
@@ -216,6 +216,11 @@ HINTS: dict[str, Any] = {
     "it is reused. `apart`: it is kept without them, and the hints that the table names (fresh, reused or forecast) are added",
 }
 """The parameter of every method that keeps a residual of the main stack."""
+
+
+def leaves_out_hints(params: Mapping[str, Any]) -> bool:
+    """What HINTS says, of a rule in a plan and in a table alike."""
+    return params.get("hints") == "apart"
 
 
 def reuse_between(at: Placement, served: str = "R") -> str:

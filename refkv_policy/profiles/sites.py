@@ -78,6 +78,14 @@ class Tree:
                 found[source] = (*found.get(source, ()), fact.site)
         return MappingProxyType(found)
 
+    def users(self, site: Site) -> tuple[Site, ...]:
+        """Those that are computed from a site and are reached by themselves: a chain's hint, not its next block."""
+        return tuple(u for u in self.needed_by.get(site, ()) if not self.facts[u].on_demand)
+
+    def goes_on(self, site: Site) -> tuple[Site, ...]:
+        """Those that are computed from a site on demand themselves: the next block of a chain."""
+        return tuple(u for u in self.needed_by.get(site, ()) if self.facts[u].on_demand)
+
     @cached_property
     def around(self) -> Mapping[Site, tuple[Site, ...]]:
         """By site: what it lies inside, innermost first."""

@@ -152,7 +152,7 @@ def _plan_call(table: HookTable, branch: str, index: int, inner: Mapping[Site, t
             rule=row.rule,
             history=history,
             residual=table.keeps_residual(row),
-            apart=row.rule is not None and table.rules[row.rule].hints_apart,
+            apart=row.at in table.hints_apart,
             inner=inner[row.at],
         )
         age = index - table.evaluated.index(sources[0]) if sources else None

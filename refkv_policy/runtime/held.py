@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from refkv_policy.compiler.table import COMPUTE_KEEP, ONLINE, HookTable
+from refkv_policy.compiler.table import HookTable
 from refkv_policy.runtime import checks, lora, schedulers
 from refkv_policy.runtime.attention import TextKVProcessor
 from refkv_policy.runtime.errors import RequestError
@@ -105,7 +105,7 @@ class KeptWeights:
     """
 
     def __init__(self, model: Any, table: HookTable, loads: lora.Loads) -> None:
-        kept = [row for row in table.rows if {COMPUTE_KEEP, ONLINE} & {*row.cond, *row.uncond}]
+        kept = [row for row in table.rows if row.keeps]
         self._model, self._table, self._loads, self._loaded = model, table, loads, loads.count
         self._keeps, self._text_only = bool(kept), all(row.at.part == "text_kv" for row in kept)
         self._generation = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from refkv_policy.compiler.table import BRANCHES, COMPUTE_KEEP, ONLINE, HookTable
+from refkv_policy.compiler.table import BRANCHES, ONLINE, HookTable
 from refkv_policy.compiler.walk import online_rules
 from refkv_policy.profiles.sites import CFG
 from refkv_policy.runtime.call import Call, Inputs
@@ -44,7 +44,7 @@ class Request:
         self.withheld: str | None = None
         self.error: str | None = None
         self.moved = False
-        kept = {n for n, row in enumerate(table.rows) if {COMPUTE_KEEP, ONLINE} & {*row.cond, *row.uncond}}
+        kept = {n for n, row in enumerate(table.rows) if row.keeps}
         kept |= {-1 - n for n in online_rules(table)}  # where the probes of online rules are kept
         self._depends = {kind: tuple(n for n in rows if n in kept) for kind, rows in depends.items()}
         self._expected = {plan for (branch, _), plan in plans.items() if branch in branches}

@@ -29,7 +29,6 @@ from refkv_policy.compiler.table import (
     UNREACHED,
     HookTable,
 )
-from refkv_policy.compiler.walk import hints_apart
 from refkv_policy.plan.selectors import Site
 from refkv_policy.profiles.sites import STEP
 from refkv_policy.runtime.attention import unsupported
@@ -69,7 +68,7 @@ def stacks(model: Any) -> dict[str, Any]:
 
 def unsupported_cell(table: HookTable, actions: Mapping[tuple[str, str | None], str] = ACTIONS) -> str | None:
     """The first cell that the executor cannot do, in words; None when it can do them all."""
-    tree, apart = table.tree, hints_apart(table)
+    tree, apart = table.tree, table.hints_apart
     for row, branch, step, action in table.cells(BRANCHES):
         around = None if row.at == STEP else table.by_at[outer(tree, table.by_at, row.at, apart)].actions(branch)[step]
         # No compiler writes these: a value that no rule keeps, a site left out although what it lies inside is computed.
