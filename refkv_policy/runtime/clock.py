@@ -54,8 +54,7 @@ class PipelineClock:
     def call(self) -> Iterator[None]:
         """A call of the pipeline. Raises RequestError when another thread is in one, or when it comes from inside the loop."""
         with self._lock:
-            if self.thread is not None or self.caller not in (None, get_ident()):
-                raise RequestError(BUSY)
+            self._check_free()
             before, self.caller = self.caller, get_ident()
         try:
             yield
@@ -65,9 +64,12 @@ class PipelineClock:
     def open(self) -> None:
         """The pipeline enters its loop. Raises RequestError when it is in one already."""
         with self._lock:
-            if self.thread is not None or self.caller not in (None, get_ident()):
-                raise RequestError(BUSY)
+            self._check_free()
             self.thread, self.branch, self.contexts = get_ident(), None, 0
+
+    def _check_free(self) -> None:
+        if self.thread is not None or self.caller not in (None, get_ident()):
+            raise RequestError(BUSY)
 
     def close(self) -> None:
         """The pipeline has left its loop."""
@@ -145,8 +147,6 @@ class ManualClock:
         """A request has ended."""
         self._ended = key
 
-
-Clock = PipelineClock | ManualClock
 
 BUSY = (
     "the attached pipeline is generating already, in another thread or around this call; "

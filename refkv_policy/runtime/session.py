@@ -300,10 +300,7 @@ class Session:
             checks.check_processors(self._processors)
             self._held = self._hold(request)
         except RequestError as error:
-            if self.on_error == "raise":
-                self._ended(error)
-                raise
-            self._give_up(request, error)
+            self._stop(request, error)
             request.planned = False
         return request
 
@@ -316,11 +313,7 @@ class Session:
             return self._unplanned_call(position, "unknown_step")
         guided = self._pipe is not None and len(request.branches) == len(BRANCHES)
         if (problem := request.out_of_order(plan, inputs, guided)) is not None:
-            error = RequestError(problem)
-            if self.on_error == "raise":
-                self._ended(error)
-                raise error
-            self._give_up(request, error)
+            self._stop(request, RequestError(problem))
             return self._unplanned_call(position, "unknown_step")
         held = self._held
         assert held is not None
@@ -328,10 +321,7 @@ class Session:
             try:
                 held.check(position.step_index)
             except RequestError as error:
-                if self.on_error == "raise":
-                    self._ended(error)
-                    raise
-                self._give_up(request, error)
+                self._stop(request, error)
         return request.call(plan, inputs, held.weights(position.step_index))
 
     def _hold(self, request: Request) -> Held:
@@ -345,6 +335,13 @@ class Session:
         if key not in self._uncached_plans:
             self._uncached_plans[key] = unplanned_call(self.table, *key, self._executor.view)
         return Call(self._uncached_plans[key], Store(()), (), reason)
+
+    def _stop(self, request: Request, error: RequestError) -> None:
+        """End a request that is not the table's by raising the error, or finish it without the cache."""
+        if self.on_error == "raise":
+            self._ended(error)
+            raise error
+        self._give_up(request, error)
 
     def _give_up(self, request: Request, error: Exception) -> None:
         """Finish the request without the cache."""

@@ -112,7 +112,6 @@ class Counts:
     """Counts the decisions of a request's calls as they are made: the calls by plan, and what was otherwise in them."""
 
     table: HookTable
-    calls: int = 0
     unserved: int = 0
     plans: Counter[CallPlan] = field(default_factory=Counter)
     hits: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -123,7 +122,6 @@ class Counts:
 
     def add(self, call: Call) -> None:
         """Count one call that has run."""
-        self.calls += 1
         plan = call.plan
         self.plans[plan] += 1
         if call.withheld is not None and plan.index < 0:
@@ -177,7 +175,7 @@ class Counts:
             branches,
             sites,
             dict(self.reasons),
-            self.calls,
+            self.plans.total(),
             error,
             tuple(self.table.rules[rule].name for rule, served in sorted(self.decided.items()) if not served),
         )
