@@ -160,6 +160,20 @@ def run(
     return pipe(**{**arguments, **others}).frames
 
 
+def with_lora(pipe: Any) -> tuple[Tensor, Tensor]:
+    """Give a pipeline a LoRA that acts, in full and at half its scale; the latents of the two."""
+    from peft import LoraConfig
+
+    without = run(pipe)
+    pipe.transformer.add_adapter(
+        LoraConfig(r=2, lora_alpha=2, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v"]), "style"
+    )
+    full, half = run(pipe), run(pipe, attention_kwargs={"scale": 0.5})
+    assert not torch.equal(without, full)
+    assert not torch.equal(full, half)
+    return full, half
+
+
 def inputs(
     *,
     seed: int = 0,

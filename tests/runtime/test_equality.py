@@ -11,7 +11,6 @@ import torch
 from accelerate import cpu_offload
 from accelerate.hooks import AlignDevicesHook, SequentialHook, add_hook_to_module, remove_hook_from_module
 from diffusers.hooks import HookRegistry, ModelHook
-from peft import LoraConfig
 
 from refkv_policy.runtime import attach
 from tests import tiny
@@ -131,13 +130,7 @@ def test_real_prompts_through_the_text_encoder() -> None:
 def test_lora_and_its_scale() -> None:
     """LoRA layers loaded through peft act, and `attention_kwargs["scale"]` scales them as in diffusers."""
     pipe = tiny.pipeline()
-    plain = tiny.run(pipe)
-    pipe.transformer.add_adapter(
-        LoraConfig(r=2, lora_alpha=2, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v"]), "style"
-    )
-    full, half = tiny.run(pipe), tiny.run(pipe, attention_kwargs={"scale": 0.5})
-    assert not torch.equal(plain, full)
-    assert not torch.equal(full, half)
+    full, half = tiny.with_lora(pipe)
     with attach(pipe, tiny.written(pipe.transformer, 6)):
         assert torch.equal(tiny.run(pipe), full)
         assert torch.equal(tiny.run(pipe, attention_kwargs={"scale": 0.5}), half)

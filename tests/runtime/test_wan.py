@@ -11,7 +11,6 @@ import pytest
 import torch
 from diffusers import WanTransformer3DModel, WanVACETransformer3DModel
 from diffusers.models.transformers import transformer_wan
-from peft import LoraConfig
 
 from refkv_policy.audit import read_log, verify
 from refkv_policy.compiler import compile_plan
@@ -132,13 +131,7 @@ def test_kept_text_on_the_real_maps(layers: Any) -> None:
 def test_lora_and_its_scale() -> None:
     """LoRA layers act, and `attention_kwargs["scale"]` scales them as in diffusers, with the text's K and V kept too."""
     pipe = tiny.pipeline(plain())
-    without = tiny.run(pipe)
-    pipe.transformer.add_adapter(
-        LoraConfig(r=2, lora_alpha=2, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v"]), "style"
-    )
-    full, half = tiny.run(pipe), tiny.run(pipe, attention_kwargs={"scale": 0.5})
-    assert not torch.equal(without, full)
-    assert not torch.equal(full, half)
+    full, half = tiny.with_lora(pipe)
     for table in (tiny.written(pipe.transformer, 6), tiny.compiled(pipe.transformer, P0)):
         with attach(pipe, table):
             assert torch.equal(tiny.run(pipe), full)
