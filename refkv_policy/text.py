@@ -11,7 +11,7 @@ from typing import IO
 from unicodedata import combining, east_asian_width
 
 GAP = 2
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def columns(stream: IO[str] | None = None) -> int | None:
@@ -20,11 +20,6 @@ def columns(stream: IO[str] | None = None) -> int | None:
         return int(os.environ["COLUMNS"])
     stream = sys.stdout if stream is None else stream
     return shutil.get_terminal_size().columns if stream.isatty() else None
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 clip`, `2 clips`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def fold(text: str, width: int | None) -> str:
@@ -52,7 +47,7 @@ def _fold(line: str, width: int) -> str:
 
 def _width(text: str) -> int:
     """Columns a terminal shows it in: escape sequences of colours take none, wide characters two."""
-    plain = _COLOUR.sub("", text)
+    plain = COLOUR.sub("", text)
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in plain)
 
 

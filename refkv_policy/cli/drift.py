@@ -16,8 +16,8 @@ from refkv_policy.cli.outputs import check_out
 from refkv_policy.cli.progress import progress
 from refkv_policy.cli.run import DEFAULT_PLAN
 from refkv_policy.cli.sources import read_from, read_sources
-from refkv_policy.plan.wording import visible
-from refkv_policy.text import columns, counted, fold
+from refkv_policy.plan.wording import counted, visible
+from refkv_policy.text import columns, fold
 
 if TYPE_CHECKING:
     from refkv_policy.cli.job import Job

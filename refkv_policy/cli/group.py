@@ -6,7 +6,6 @@ import errno
 import importlib
 import keyword
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ import click
 
 from refkv_policy.plan.diagnostic import Diagnostic, PlanError, RefkvError, errors
 from refkv_policy.plan.wording import inert, json_text, visible
-from refkv_policy.text import columns, fold
+from refkv_policy.text import COLOUR, columns, fold
 
 FINE, FALLS_SHORT, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses. 130 is what shells report for a command ended by Ctrl-C."""
@@ -51,8 +50,6 @@ EXTRAS = {
     "ray": "ray",
 }
 """The extra that installs a library that the base install does not need."""
-
-_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Failure(RefkvError):
@@ -186,7 +183,7 @@ def echo(text: str, *, err: bool = False, nl: bool = True, colours: bool = False
     ready: it is JSON, or of commands to a CI runner, and whoever put it together has seen to the texts in it.
     """
     if not ready:
-        parts = _COLOUR.split(text) if colours else [text]
+        parts = COLOUR.split(text) if colours else [text]
         text = "".join(part if index % 2 else inert(part) for index, part in enumerate(parts))
     click.echo(text, err=err, nl=nl)  # noqa: TID251 - the one place
 

@@ -9,8 +9,8 @@ import click
 from refkv_policy.cli.group import FALLS_SHORT, Failure, echo, echo_json, say
 from refkv_policy.cli.measure_options import model_options, sweep_options
 from refkv_policy.cli.measuring import ready
-from refkv_policy.plan.wording import visible
-from refkv_policy.text import columns, counted, fold
+from refkv_policy.plan.wording import counted, visible
+from refkv_policy.text import columns, fold
 
 
 @click.command("sweep", context_settings={"show_default": True})

@@ -12,6 +12,7 @@ import click
 from refkv_policy.cli.find import STDIN, find_plans
 from refkv_policy.cli.group import COULD_NOT, FALLS_SHORT, FINE, NO_FILE, echo, say, stdin_bytes
 from refkv_policy.plan.diagnostic import Diagnostic
+from refkv_policy.plan.wording import counted
 
 if TYPE_CHECKING:
     from refkv_policy.cli.guard import Guards
@@ -113,13 +114,13 @@ def examine(plan: Plan, sources: dict[str, str] | None = None, guards: Guards | 
 
 
 def _verdict(count: int, faulty: int, found: list[Diagnostic]) -> str:
-    plans = f"{count} plan{'s' if count != 1 else ''}"
+    plans = counted(count, "plan")
     warnings = sum(d.severity == "warning" for d in found)
-    also = f", {warnings} warning{'s' if warnings != 1 else ''}" if warnings else ""
+    also = f", {counted(warnings, 'warning')}" if warnings else ""
     if not faulty:
         return f"{plans}: sound{also}"
     errors = sum(d.severity == "error" for d in found)
-    return f"{plans}: {faulty} unsound, {errors} error{'s' if errors != 1 else ''}{also}"
+    return f"{plans}: {faulty} unsound, {counted(errors, 'error')}{also}"
 
 
 def _status(found: list[Diagnostic], faulty: set[str]) -> int:

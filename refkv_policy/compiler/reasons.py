@@ -26,6 +26,7 @@ from refkv_policy.compiler.walk import Blame
 from refkv_policy.compiler.words import oldest, refresh_words, rule_of, steps_words
 from refkv_policy.plan.model import CacheRule, Plan
 from refkv_policy.plan.selectors import SelectorError, Site, parse_sites, parse_window
+from refkv_policy.plan.wording import counted
 from refkv_policy.profiles import Profile
 from refkv_policy.profiles.sites import CFG, STEP
 
@@ -153,7 +154,7 @@ def _served(table: HookTable, rule: CacheRule, actions: str) -> str:
     reused = [s for s in table.evaluated if actions[s] == REUSE]
     forecast = [s for s in table.evaluated if actions[s] == FORECAST]
     age = oldest(table, actions)
-    old = f"at most {age} step{'s' if age != 1 else ''} old"
+    old = f"at most {counted(age, 'step')} old"
     if not methods.get(rule.method).forecasts:
         return f"reused at the {len(reused)} others, {old}" if len(reused) > 1 else f"reused at {steps_words(reused)}"
     text = f"forecast at {steps_words(forecast)}, {old}"

@@ -12,6 +12,7 @@ from refkv_policy.compiler.place import branches_of_rule
 from refkv_policy.compiler.table import ACTIONS, COMPUTED, FORECAST, ONLINE, SERVED, HookTable, Row
 from refkv_policy.plan.model import CacheRule, Plan, Refresh
 from refkv_policy.plan.selectors import Site
+from refkv_policy.plan.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _in_words(plan: Plan, table: HookTable, index: int) -> RuleWords:
             computed += f", and always outside the window {rule.window}"
         age = max(oldest(table, r.actions(b)) for r in rows for b in branches)
         age = age if entry.longest is None else min(age, entry.longest)
-        between += f", at most {age} step{'s' if age != 1 else ''} old"
+        between += f", at most {counted(age, 'step')} old"
         if forecast := _steps(table, rows, branches, FORECAST):
             between += f"; forecast at {steps_words(forecast)}"
         if online := _steps(table, rows, branches, ONLINE):

@@ -18,7 +18,7 @@ from refkv_policy.plan.document import Document
 from refkv_policy.plan.fits import fits
 from refkv_policy.plan.model import Path
 from refkv_policy.plan.source import lines
-from refkv_policy.plan.wording import LONGEST_NAME, cut, described, did_you_mean, listed, nearest, quoted
+from refkv_policy.plan.wording import LONGEST_NAME, counted, cut, described, did_you_mean, listed, nearest, quoted
 from refkv_policy.plan.yaml_scalars import resolve
 from refkv_policy.resources import resource
 
@@ -181,7 +181,7 @@ class _Teller:
             case "minLength" | "maxLength":
                 fault = f"{len(value)} characters long" if value else "empty"
                 limit = "at least" if error.validator == "minLength" else "at most"
-                advice = f"write {limit} {wanted} character{'s' if wanted != 1 else ''}"
+                advice = f"write {limit} {counted(wanted, 'character')}"
                 return self.tell(rules.SHORT_TEXT, span, place=place, fault=fault, advice=advice)
             case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf":
                 return self.tell(rules.OUT_OF_RANGE, span, place=place, given=value, bound=_bound(schema, error))

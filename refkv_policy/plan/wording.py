@@ -93,6 +93,11 @@ def nearest(name: str, names: Iterable[str], alike: float = 0.6) -> str | None:
     return known[found[0]] if found else None
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 clip`, `2 clips`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """`did you mean `x`? ` with a trailing space, or the empty text."""
     found = nearest(name, names)

@@ -7,11 +7,11 @@ from typing import Any
 
 from refkv_policy.compiler import human_bytes
 from refkv_policy.evidence import Figure
-from refkv_policy.plan.wording import visible
+from refkv_policy.plan.wording import counted, visible
 from refkv_policy.quality.sweep_collect import Findings, Row
 from refkv_policy.quality.tasks import MANY_STEPS, UNCACHED
 from refkv_policy.quality.timing import SIDES, end_to_end, parts, timing_text
-from refkv_policy.text import columns, counted, fold, table
+from refkv_policy.text import columns, fold, table
 
 FORMAT_VERSION = 1
 

@@ -11,6 +11,7 @@ from refkv_policy.audit import Decision, RequestLog
 from refkv_policy.audit.fold import fold_names
 from refkv_policy.compiler.picture import compact
 from refkv_policy.compiler.table import BRANCHES, ONLINE, HookTable
+from refkv_policy.plan.wording import counted
 from refkv_policy.report.words import number
 
 ACTIONS = {
@@ -153,7 +154,7 @@ def departed(d: Decision) -> bool:
 
 
 def _note(d: Decision) -> str:
-    told = "" if d.age is None else f", {d.age} step{'s' if d.age != 1 else ''} old"
+    told = "" if d.age is None else f", {counted(d.age, 'step')} old"
     if d.signal is not None and d.threshold is not None:
         told += f", signal {number(d.signal)} against {number(d.threshold)}"
     return told if d.reason is None else f"{told}, for {d.reason}"
